@@ -1,0 +1,35 @@
+/// Which part of a device an operator keeps busy; rates differ by an order of magnitude.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unit {
+    Matmul,
+    Attention,
+    Vector,
+}
+
+/// Work of one execution with a full micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    pub unit: Unit,
+    pub flops: f64,
+    /// Bytes read and written if nothing is cached.
+    pub bytes: f64,
+}
+
+impl Cost {
+    pub fn vector(flops: f64, bytes: f64) -> Self {
+        Self { unit: Unit::Vector, flops, bytes }
+    }
+
+    pub fn matmul(flops: f64, bytes: f64) -> Self {
+        Self { unit: Unit::Matmul, flops, bytes }
+    }
+}
+
+/// The few facts about a backend that an operator's scratch memory depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// Threads that need scratch of their own (CPU); 1 where scratch lives on the chip.
+    pub workers: usize,
+    /// Scratch the matrix-product library asks for in each product.
+    pub matmul_workspace_bytes: usize,
+}

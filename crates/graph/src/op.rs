@@ -1,0 +1,155 @@
+use crate::autodiff::Backward;
+use crate::ops::*;
+use crate::{Cost, DType, Extent, GraphError, Node, Role, Shape, Target, Value, ValueId};
+
+/// How an output may share bytes with an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alias {
+    /// The output is the input, updated: it always takes the input's place.
+    Must { output: usize, input: usize },
+    /// The output may take the input's place if nobody reads the input afterwards.
+    May { output: usize, input: usize },
+}
+
+/// The values around one node.
+pub struct Io<'g> {
+    pub inputs: Vec<&'g Value>,
+    pub outputs: Vec<&'g Value>,
+}
+
+impl Io<'_> {
+    pub fn bytes(&self) -> f64 {
+        self.inputs.iter().chain(&self.outputs).map(|v| v.bytes() as f64).sum()
+    }
+}
+
+/// What every operator must say about itself, in its family's file.
+pub trait OpRule {
+    fn name(&self) -> &'static str;
+    /// Checks the inputs and describes the outputs.
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError>;
+    fn aliases(&self) -> Vec<Alias> {
+        Vec::new()
+    }
+    fn cost(&self, io: &Io) -> Cost;
+    /// Scratch that exists only while the operator runs.
+    fn workspace_bytes(&self, _io: &Io, _target: &Target) -> usize {
+        0
+    }
+    /// A cheaper way to make one of this node's outputs again once another of them is there:
+    /// the operator and its inputs. `None`: only by running the node itself again.
+    fn rebuild(&self, _node: &Node, _output: usize) -> Option<(Op, Vec<ValueId>)> {
+        None
+    }
+    /// Emits the operators that carry the gradient from this node's outputs to its inputs.
+    fn backward(&self, node: &Node, _pass: &mut Backward) -> Result<(), GraphError> {
+        Err(GraphError::NotDifferentiable { op: self.name(), value: format!("{:?}", node.outputs) })
+    }
+}
+
+macro_rules! operators {
+    ($($variant:ident),* $(,)?) => {
+        /// Every operator there is; each belongs to one family file in every layer.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Op { $($variant($variant)),* }
+
+        $(impl From<$variant> for Op { fn from(op: $variant) -> Op { Op::$variant(op) } })*
+
+        impl Op {
+            fn rule(&self) -> &dyn OpRule {
+                match self { $(Op::$variant(op) => op),* }
+            }
+        }
+    };
+}
+
+operators!(
+    Linear,
+    BiasGrad,
+    RmsNorm,
+    RmsNormGrad,
+    HeadNorm,
+    HeadNormGrad,
+    Rope,
+    Attention,
+    AttentionGrad,
+    Gated,
+    GatedGrad,
+    Pointwise,
+    PointwiseGrad,
+    Embed,
+    EmbedGrad,
+    VocabLoss,
+    LastLogits,
+    Add,
+    Dropout,
+    GlobalNorm,
+    AdamW,
+    Sgd,
+);
+
+impl OpRule for Op {
+    fn name(&self) -> &'static str {
+        self.rule().name()
+    }
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        self.rule().outputs(inputs)
+    }
+    fn aliases(&self) -> Vec<Alias> {
+        self.rule().aliases()
+    }
+    fn cost(&self, io: &Io) -> Cost {
+        self.rule().cost(io)
+    }
+    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
+        self.rule().workspace_bytes(io, target)
+    }
+    fn rebuild(&self, node: &Node, output: usize) -> Option<(Op, Vec<ValueId>)> {
+        self.rule().rebuild(node, output)
+    }
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        self.rule().backward(node, pass)
+    }
+}
+
+/// An unnamed value for an operator's output list.
+pub(crate) fn output(shape: &[usize], dtype: DType, role: Role, extent: Extent) -> Value {
+    Value {
+        name: String::new(),
+        shape: Shape::new(shape),
+        dtype,
+        role,
+        extent,
+        layer: None,
+        class: crate::Class::NONE,
+        slot: None,
+    }
+}
+
+/// An activation with one row per token.
+pub(crate) fn token_rows(tokens: usize, cols: usize, dtype: DType) -> Value {
+    output(&[tokens, cols], dtype, Role::Activation, Extent::Tokens)
+}
+
+/// The input's own description again, for outputs of the same shape.
+pub(crate) fn same_as(value: &Value) -> Value {
+    Value { name: String::new(), class: crate::Class::NONE, slot: None, layer: None, ..value.clone() }
+}
+
+pub(crate) fn expect_inputs(op: &'static str, inputs: &[&Value], expected: usize) -> Result<(), GraphError> {
+    if inputs.len() == expected { Ok(()) } else { Err(GraphError::InputCount { op, expected, got: inputs.len() }) }
+}
+
+pub(crate) fn expect_shape(
+    op: &'static str,
+    inputs: &[&Value],
+    index: usize,
+    expected: &[usize],
+) -> Result<(), GraphError> {
+    let got = inputs[index].shape;
+    if got == Shape::new(expected) {
+        Ok(())
+    } else {
+        Err(GraphError::Shape { op, index, expected: Shape::new(expected).to_string(), got: got.to_string() })
+    }
+}

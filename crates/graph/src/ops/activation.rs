@@ -1,0 +1,124 @@
+//! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
+
+use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as, token_rows};
+use crate::{Backward, Cost, GraphError, Node, Value};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// With the error function.
+    Gelu,
+    /// The tanh approximation.
+    GeluTanh,
+    Relu,
+    /// relu(x)².
+    Relu2,
+}
+
+/// `act(gate)·up` with both halves in one row: input `gate_up [N, 2F]`, output `[N, F]`.
+/// Silu makes SwiGLU, Gelu makes GeGLU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gated(pub Activation);
+
+impl OpRule for Gated {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
+        if !cols.is_multiple_of(2) {
+            return Err(GraphError::Invalid { op: self.name(), reason: format!("{cols} columns are not two halves") });
+        }
+        Ok(vec![token_rows(rows, cols / 2, inputs[0].dtype)])
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(12.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
+        let dx = pass.emit_one(GatedGrad(self.0), &[node.inputs[0], dy], node.inputs[0])?;
+        pass.accumulate(node.inputs[0], dx)
+    }
+}
+
+/// Inputs `gate_up [N, 2F], dy [N, F]`; output `d_gate_up [N, 2F]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GatedGrad(pub Activation);
+
+impl OpRule for GatedGrad {
+    fn name(&self) -> &'static str {
+        "gated_grad"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 2)?;
+        let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
+        expect_shape(self.name(), inputs, 1, &[rows, cols / 2])?;
+        Ok(vec![same_as(inputs[0])])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::May { output: 0, input: 0 }]
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(20.0 * io.inputs[1].shape.elements() as f64, io.bytes())
+    }
+}
+
+/// `act(x)`, element by element.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pointwise(pub Activation);
+
+impl OpRule for Pointwise {
+    fn name(&self) -> &'static str {
+        "pointwise"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        Ok(vec![same_as(inputs[0])])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::May { output: 0, input: 0 }]
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(8.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
+        let dx = pass.emit_one(PointwiseGrad(self.0), &[node.inputs[0], dy], node.inputs[0])?;
+        pass.accumulate(node.inputs[0], dx)
+    }
+}
+
+/// Inputs `x, dy`; output `act'(x)·dy`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PointwiseGrad(pub Activation);
+
+impl OpRule for PointwiseGrad {
+    fn name(&self) -> &'static str {
+        "pointwise_grad"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 2)?;
+        expect_shape(self.name(), inputs, 1, inputs[0].shape.dims())?;
+        Ok(vec![same_as(inputs[0])])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::May { output: 0, input: 1 }, Alias::May { output: 0, input: 0 }]
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(10.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+    }
+}

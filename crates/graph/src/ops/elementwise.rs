@@ -1,0 +1,68 @@
+//! Sums and dropout.
+
+use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
+use crate::{Backward, Cost, GraphError, Node, Role, Value};
+
+/// `a + b`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Add;
+
+impl OpRule for Add {
+    fn name(&self) -> &'static str {
+        "add"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 2)?;
+        expect_shape(self.name(), inputs, 1, inputs[0].shape.dims())?;
+        Ok(vec![Value { role: Role::Activation, ..same_as(inputs[0]) }])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::May { output: 0, input: 0 }, Alias::May { output: 0, input: 1 }]
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(io.outputs[0].shape.elements() as f64, io.bytes())
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
+        pass.accumulate(node.inputs[0], dy)?;
+        pass.accumulate(node.inputs[1], dy)
+    }
+}
+
+/// Inputs `x, row_ids [N], rng_key [4] u32`; keeps an element with probability 1 - p and scales it up.
+/// The mask is a function of (key, site, row id, column), so the gradient is this operator again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dropout {
+    pub p: f32,
+    pub site: u32,
+}
+
+impl OpRule for Dropout {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 3)?;
+        expect_shape(self.name(), inputs, 1, &[inputs[0].shape.rows()])?;
+        Ok(vec![same_as(inputs[0])])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::May { output: 0, input: 0 }]
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(10.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
+        let dx = pass.emit_one(self.clone(), &[dy, node.inputs[1], node.inputs[2]], node.inputs[0])?;
+        pass.accumulate(node.inputs[0], dx)
+    }
+}

@@ -1,0 +1,58 @@
+//! Looking tokens up in a table, and summing gradients back into it.
+
+use crate::op::{Alias, Io, OpRule, expect_inputs, same_as, token_rows};
+use crate::{Backward, Cost, DType, GraphError, Node, Value};
+
+/// Inputs `table [V, D], tokens [N]`; output `[N, D]` in the given type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embed {
+    pub dtype: DType,
+}
+
+impl OpRule for Embed {
+    fn name(&self) -> &'static str {
+        "embed"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 2)?;
+        Ok(vec![token_rows(inputs[1].shape.rows(), inputs[0].shape.cols(), self.dtype)])
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(0.0, 2.0 * io.outputs[0].bytes() as f64)
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        let (table, tokens) = (node.inputs[0], node.inputs[1]);
+        match pass.grad(node.outputs[0]) {
+            Some(dx) if pass.trainable(table) => {
+                pass.accumulate_parameter(table, |grad| (EmbedGrad.into(), vec![dx, tokens, grad]))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Inputs `dx [N, D], tokens [N], d_table [V, D]`; output the table's gradient with `dx` added, tokens in order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbedGrad;
+
+impl OpRule for EmbedGrad {
+    fn name(&self) -> &'static str {
+        "embed_grad"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 3)?;
+        Ok(vec![same_as(inputs[2])])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::Must { output: 0, input: 2 }]
+    }
+
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::vector(io.inputs[0].shape.elements() as f64, 3.0 * io.inputs[0].bytes() as f64)
+    }
+}

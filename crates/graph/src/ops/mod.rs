@@ -1,0 +1,21 @@
+//! One file per operator family; the same names recur in every backend and in the conformance suite.
+
+mod activation;
+mod attention;
+mod elementwise;
+mod embedding;
+mod linear;
+mod loss;
+mod norm;
+mod optimizer;
+mod rope;
+
+pub use activation::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
+pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, QUERY_TILE};
+pub use elementwise::{Add, Dropout};
+pub use embedding::{Embed, EmbedGrad};
+pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
+pub use loss::{LastLogits, LossGrad, VocabLoss};
+pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad};
+pub use optimizer::{AdamW, GlobalNorm, HYPER_LEN, Sgd};
+pub use rope::Rope;

@@ -1,0 +1,20 @@
+use plimsoll_graph::GraphError;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum ModelError {
+    #[error("config.json: {0}")]
+    Config(String),
+    #[error("model type `{0}` is not supported; supported are llama, mistral, qwen2 and qwen3")]
+    Family(String),
+    #[error(
+        "freeze pattern `{0}` matches no parameter; patterns are Hugging Face names with `*`, such as `model.embed_tokens*`"
+    )]
+    FreezePattern(String),
+    #[error("adapter target `{target}` names no linear layer of this model; it has {known}")]
+    Target { target: String, known: String },
+    #[error("{0}")]
+    Method(String),
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}

@@ -1,0 +1,52 @@
+use plimsoll_graph::{Extent, Target};
+use plimsoll_plan::{Buffer, Region, Step};
+
+use crate::RuntimeError;
+
+/// How full the micro-batch is that a schedule runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Active {
+    pub tokens: usize,
+    pub sequences: usize,
+}
+
+impl Active {
+    /// Rows of a buffer that hold something.
+    pub fn rows(&self, buffer: &Buffer) -> usize {
+        match buffer.extent {
+            Extent::Fixed => buffer.shape.rows(),
+            Extent::Tokens => self.tokens,
+            Extent::Sequences => self.sequences,
+            Extent::Boundaries => self.sequences + 1,
+        }
+    }
+}
+
+/// A device: one arena, taken once, and the operators over it. Nothing else allocates device memory.
+pub trait Backend: Send {
+    fn name(&self) -> &str;
+
+    /// What operators' scratch memory depends on.
+    fn target(&self) -> Target;
+
+    /// Takes the arena. Called once, before anything else; the memory is zeroed and resident.
+    fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError>;
+
+    /// Runs one operator. `active` says how much of the micro-batch is filled.
+    fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError>;
+
+    /// Copies host bytes into the arena.
+    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), RuntimeError>;
+
+    /// Copies from the arena into host bytes.
+    fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError>;
+
+    /// The arena's own bytes, where the host can address them; lets weights be read from a file
+    /// straight into their place.
+    fn host_bytes(&mut self, region: Region) -> Option<&mut [u8]>;
+
+    /// Waits until all lanes are idle.
+    fn synchronize(&mut self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+}
