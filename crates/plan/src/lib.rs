@@ -1,5 +1,27 @@
 //! Chooses, lays out and verifies the memory plan of a training step. Pure functions: no I/O, no device.
+//!
+//! The way of a plan: a program for some micro-batch → [`recompute`] drops what is rebuilt later →
+//! [`lifetimes`] says from when to when each buffer is needed → [`layout`] gives each an address →
+//! [`schedule`] resolves every operator to addresses → [`verify`] replays the result. [`search`]
+//! walks over the decisions and picks one; [`report`] tells what it costs.
 
+mod assemble;
+mod device;
+mod error;
+pub mod layout;
+pub mod lifetimes;
+pub mod recompute;
+mod report;
 mod schedule;
+pub mod search;
+mod time;
+pub mod verify;
 
+pub use assemble::{Plan, assemble};
+pub use device::{Backing, DeviceProfile, device_names, known_device};
+pub use error::PlanError;
+pub use recompute::Drops;
+pub use report::{Alternative, Categories, DeviceReport, HostReport, Predicted, Report};
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
+pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, plan};
+pub use time::{Estimate, estimate};

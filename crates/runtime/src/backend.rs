@@ -45,6 +45,17 @@ pub trait Backend: Send {
     /// straight into their place.
     fn host_bytes(&mut self, region: Region) -> Option<&mut [u8]>;
 
+    /// Sets every byte of a region. Only used to poison memory that must not be read.
+    fn fill(&mut self, region: Region, byte: u8) -> Result<(), RuntimeError> {
+        match self.host_bytes(region) {
+            Some(bytes) => {
+                bytes.fill(byte);
+                Ok(())
+            }
+            None => Err(RuntimeError::Device { reason: format!("{} cannot fill memory", self.name()) }),
+        }
+    }
+
     /// Waits until all lanes are idle.
     fn synchronize(&mut self) -> Result<(), RuntimeError> {
         Ok(())

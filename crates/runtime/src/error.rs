@@ -8,6 +8,10 @@ pub enum RuntimeError {
     Unsupported { device: String, op: &'static str, dtype: &'static str },
     #[error("step {step} ({op}): {reason}")]
     Step { step: usize, op: &'static str, reason: String },
+    #[error("step {step} ({op}{}) made a value that is not a number", layer.map(|l| format!(", layer {l}")).unwrap_or_default())]
+    NotANumber { step: usize, op: &'static str, layer: Option<u32> },
+    #[error("the layout does not hold: {0}")]
+    Layout(#[from] plimsoll_plan::verify::Violation),
     #[error("{reason}")]
     Device { reason: String },
 }

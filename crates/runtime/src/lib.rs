@@ -1,7 +1,10 @@
-//! The backend interface, the arena and the executor that walks a planned schedule.
+//! The backend interface, the executor that walks a planned schedule, and weight streaming.
 
 mod backend;
 mod error;
+mod executor;
+pub mod weights;
 
 pub use backend::{Active, Backend};
 pub use error::RuntimeError;
+pub use executor::{Executor, Run};

@@ -1,0 +1,66 @@
+//! `plimsoll init`: a commented run file to start from.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::args::{InitArgs, Preset};
+use crate::config::quoted;
+use crate::error::Failure;
+use crate::printer::Printer;
+
+pub fn run(args: &InitArgs, printer: &Printer) -> Result<(), Failure> {
+    let path = &args.file;
+    let shown = path.display();
+    if path.exists() && !args.force {
+        return Err(
+            Failure::usage(format!("{shown} exists already")).hint("name another file, or overwrite it with --force")
+        );
+    }
+    write_whole(path, &text(args.preset, &args.model))
+        .map_err(|error| Failure::failed(format!("cannot write {shown}: {error}")))?;
+    printer.note(format!("wrote {shown}"));
+    printer.note(format!("next: set `data.train` in it, then: plimsoll plan {shown}"));
+    Ok(())
+}
+
+fn text(preset: Preset, model: &str) -> String {
+    let template = match preset {
+        Preset::LowMemory => include_str!("../presets/low-memory.yaml"),
+        Preset::Balanced => include_str!("../presets/balanced.yaml"),
+        Preset::Fastest => include_str!("../presets/fastest.yaml"),
+    };
+    template.replace("{model}", &quoted(model))
+}
+
+/// Writes beside the target and renames, so that no half-written file is ever seen under its name.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part: PathBuf = path.with_file_name(name);
+    let written = File::create(&part)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Method, ModelSource, Overrides, Source, load};
+    use clap::ValueEnum;
+
+    #[test]
+    fn every_preset_is_a_valid_run() {
+        for preset in Preset::value_variants() {
+            let text = text(*preset, "org/model: odd");
+            let source = Source::Embedded { name: "preset", text: &text };
+            let run = load(source, &Overrides::default()).unwrap().run;
+            assert_eq!(run.model, ModelSource::Name("org/model: odd".to_owned()));
+            assert_eq!(matches!(run.method, Method::Lora(_)), *preset != Preset::Fastest);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! One file per command.
+
+pub mod bench;
+pub mod init;
+pub mod plan;
+pub mod train;
+
+use crate::config::Resolved;
+use crate::printer::{Column, Printer, Table};
+
+/// `--origins`: where each value came from. It is no result of the command, so it goes to stderr.
+fn print_origins(resolved: &Resolved, printer: &Printer) {
+    let mut table = Table::new(&[Column::left("key"), Column::left("value"), Column::left("from")]);
+    for row in resolved.origins() {
+        table.row([row.path, row.value, row.origin.to_string()]);
+    }
+    printer.report(table);
+}

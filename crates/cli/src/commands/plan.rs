@@ -1,0 +1,14 @@
+//! `plimsoll plan`.
+
+use super::print_origins;
+use crate::args::PlanArgs;
+use crate::error::Failure;
+use crate::printer::Printer;
+
+pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
+    let resolved = args.common.resolve(args.file.as_deref())?;
+    if args.common.origins {
+        print_origins(&resolved, printer);
+    }
+    Ok(())
+}

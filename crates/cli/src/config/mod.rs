@@ -1,0 +1,48 @@
+//! The run's configuration: read, checked, merged and rendered back.
+//!
+//! Every source (file, environment, `--set`, flags) becomes a tree of [`node::Node`]s that remember
+//! where they came from. Each tree is checked against the one [`schema`], merged over the ones below
+//! it, filled with defaults and read into a [`RunConfig`].
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `yaml`, `node`, `origin` | text to a tree in which every value knows its place |
+//! | `schema`, `words`, `kind`, `size` | which keys exist and what each may hold |
+//! | `check`, `nearest` | strict errors |
+//! | `layers` | precedence, defaults |
+//! | `run`, `method`, `model`, `reader` | the typed result |
+//! | `resolved`, `render` | the result with origins, and back to YAML |
+
+mod check;
+mod kind;
+mod layers;
+mod method;
+mod model;
+mod nearest;
+mod node;
+mod origin;
+mod reader;
+mod render;
+mod resolved;
+mod run;
+mod schema;
+mod size;
+#[cfg(test)]
+mod tests;
+mod words;
+mod yaml;
+
+pub use layers::{Flag, Overrides, Source, load};
+pub use method::{Lora, Method, Targets};
+pub use model::{ModelShape, ModelSource};
+pub use origin::Origin;
+pub use render::quoted;
+pub use resolved::{OriginRow, Resolved};
+pub use run::{
+    Batch, DataConfig, EvalConfig, Length, MemoryConfig, OptimizerConfig, PlanPins, RunConfig, SaveConfig,
+    ScheduleConfig,
+};
+pub use size::{Budget, Extent};
+pub use words::{
+    DataFormat, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
+};

@@ -1,0 +1,58 @@
+//! Sizes and times as people read them.
+
+use std::time::Duration;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// A size in binary units, said so: `11.72 GiB`, `410.2 MiB`, `3.0 KiB`, `512 B`.
+pub fn bytes(bytes: u64) -> String {
+    let of = |unit: u64| bytes as f64 / unit as f64;
+    match bytes {
+        GIB.. => format!("{:.2} GiB", of(GIB)),
+        MIB.. => format!("{:.1} MiB", of(MIB)),
+        KIB.. => format!("{:.1} KiB", of(KIB)),
+        _ => format!("{bytes} B"),
+    }
+}
+
+/// A time in its two largest units: `2 h 05 min`, `3 min 20 s`, `12.4 s`, `171 ms`.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    let whole = seconds.round() as u64;
+    match whole {
+        3600.. => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+        60.. => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ if seconds >= 1.0 => format!("{seconds:.1} s"),
+        _ => format!("{:.0} ms", seconds * 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let check = |size: u64, expected: &str| assert_eq!(bytes(size), expected);
+        check(0, "0 B");
+        check(512, "512 B");
+        check(3 * KIB, "3.0 KiB");
+        check(512 * MIB, "512.0 MiB");
+        check(12 * GIB, "12.00 GiB");
+        check(16_000_000_000, "14.90 GiB");
+    }
+
+    #[test]
+    fn times() {
+        let check = |seconds: f64, expected: &str| {
+            assert_eq!(duration(Duration::from_secs_f64(seconds)), expected);
+        };
+        check(0.1713, "171 ms");
+        check(12.44, "12.4 s");
+        check(59.7, "1 min 00 s");
+        check(200.0, "3 min 20 s");
+        check(7500.0, "2 h 05 min");
+    }
+}

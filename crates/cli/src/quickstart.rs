@@ -1,0 +1,11 @@
+//! The run that `train` does when it is given none.
+
+use crate::config::Source;
+
+pub fn quickstart_config() -> &'static str {
+    include_str!("quickstart.yaml")
+}
+
+pub fn source() -> Source<'static> {
+    Source::Embedded { name: "quickstart", text: quickstart_config() }
+}

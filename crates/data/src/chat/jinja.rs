@@ -1,0 +1,172 @@
+//! The Jinja dialect of Hugging Face's `apply_chat_template`: Python methods, `raise_exception`, `strftime_now`, plain
+//! JSON, and blocks that take their line's white space with them.
+
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, Utc};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+pub(super) fn environment(now: SystemTime) -> Environment<'static> {
+    let mut environment = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    if let Ok(syntax) = syntax.build() {
+        environment.set_syntax(syntax);
+    }
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", move |format: String| strftime(now, &format));
+    environment.add_filter("tojson", to_json);
+    environment.add_test("iterable", is_iterable);
+    environment
+}
+
+/// The message a user should see: what the template raised, or what Jinja could not do.
+pub(super) fn reason(error: &Error) -> String {
+    let mut text = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+    if let Some(line) = error.line() {
+        let _ = write!(text, " (template line {line})");
+    }
+    text
+}
+
+/// `{% generation %}` marks answers for Hugging Face's mask and prints nothing. It becomes an `if` that is always
+/// taken, so that the white-space control of its tags keeps working.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(open) = rest.find("{%") {
+        let Some(length) = rest[open..].find("%}") else {
+            break;
+        };
+        let (before, tag) = (&rest[..open], &rest[open..open + length + 2]);
+        out.push_str(before);
+        match tag.trim_matches(['{', '%', '}', '-', '+', ' ', '\t', '\n', '\r']) {
+            "generation" => out.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            _ => out.push_str(tag),
+        }
+        rest = &rest[open + length + 2..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// MiniJinja lets none be iterated; in Python it cannot be, and templates ask `tools is iterable` to learn if there are any.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+fn strftime(now: SystemTime, format: &str) -> Result<String, Error> {
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed());
+    let moment: DateTime<Utc> = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
+    let mut text = String::new();
+    // An unknown specifier is an error from `write!`; `to_string` would panic.
+    write!(text, "{}", moment.format(format)).map_err(|_| {
+        let message = format!("strftime_now cannot format {format:?}");
+        Error::new(ErrorKind::InvalidOperation, message)
+    })?;
+    Ok(text)
+}
+
+/// Jinja's own filter escapes `<`, `>`, `&` and `'` for HTML; templates for models expect what Python's `json.dumps`
+/// writes.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let sort_keys: Option<bool> = options.get("sort_keys")?;
+    // Text is never escaped to ASCII here, which is what Hugging Face's own filter defaults to.
+    let _: Option<Value> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    if sort_keys == Some(true) {
+        let message = "tojson(sort_keys=true) is not supported";
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    let compact = separators.is_some_and(|s| s.first().is_some_and(|item| item == ","));
+    let mut out = Vec::new();
+    let written = match indent {
+        None if compact => value.serialize(&mut Serializer::new(&mut out)),
+        None => value.serialize(&mut Serializer::with_formatter(&mut out, Spaced)),
+        Some(width) => {
+            let spaces = vec![b' '; width];
+            let pretty = PrettyFormatter::with_indent(&spaces);
+            value.serialize(&mut Serializer::with_formatter(&mut out, pretty))
+        }
+    };
+    let invalid = |error: String| Error::new(ErrorKind::InvalidOperation, error);
+    written.map_err(|error| invalid(error.to_string()))?;
+    String::from_utf8(out).map_err(|error| invalid(error.to_string()))
+}
+
+/// `, ` and `: ` between items, as Python writes JSON by default.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use minijinja::context;
+
+    fn check(template: &str, expected: &str) {
+        let mut env = environment(UNIX_EPOCH);
+        let source = without_generation_tags(template);
+        env.add_template_owned("t", source).expect("compiles");
+        let data = context! { m => context! { k => "a<b'" }, s => "  x-y " };
+        let template = env.get_template("t").expect("is there");
+        assert_eq!(template.render(data).expect("renders"), expected);
+    }
+
+    #[test]
+    fn speaks_the_dialect() {
+        check("{{ m | tojson }}", r#"{"k": "a<b'"}"#);
+        check("{{ [1, m] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"k\": \"a<b'\"\n  }\n]");
+        check("{{ m | tojson(separators=(',', ':')) }}", r#"{"k":"a<b'"}"#);
+        check("{{ s.strip().split('-')[1] }}", "y");
+        check("{{ s.lstrip().startswith('x') and 'yes' }}", "yes");
+        check("{{ strftime_now('%d %b %Y') }}", "01 Jan 1970");
+        check("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc");
+        check("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01");
+        check(
+            "{{ none is iterable }} {{ s is iterable }} {{ [] is iterable }} {{ 1 is iterable }}",
+            "False True True False",
+        );
+        check("{{ m.get('z', 'none') ~ m['k'] }}", "nonea<b'");
+        check("x {%- generation -%} y {% endgeneration %}\nz", "xy z");
+    }
+
+    #[test]
+    fn a_raised_exception_is_the_reason() {
+        let mut env = environment(UNIX_EPOCH);
+        env.add_template("t", "\n{{ raise_exception('roles must alternate') }}").expect("compiles");
+        let error = env.get_template("t").expect("is there").render(context! {});
+        let text = reason(&error.expect_err("raises"));
+        assert_eq!(text, "roles must alternate (template line 2)");
+    }
+
+    #[test]
+    fn an_unknown_date_specifier_is_an_error() {
+        assert!(strftime(UNIX_EPOCH, "%Q!").is_err());
+    }
+}

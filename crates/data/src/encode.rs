@@ -1,0 +1,75 @@
+//! One row to tokens: its sample through the right template, in worker threads.
+
+use serde_json::Value;
+
+use crate::chat::ChatTemplate;
+use crate::error::{DataError, Place};
+use crate::mask::{self, Masked};
+use crate::read::Row;
+use crate::shape::{Sample, Shape, as_conversation};
+use crate::tokenizer::Tokenizer;
+
+/// Turns one row into tokens; shared by the worker threads.
+pub(crate) struct Encoder<'a> {
+    tokenizer: &'a Tokenizer,
+    shape: Shape,
+    /// Used where the tokenizer has no template and the rows are conversations.
+    fallback: Option<ChatTemplate>,
+    eos: Option<u32>,
+}
+
+impl<'a> Encoder<'a> {
+    pub(crate) fn new(tokenizer: &'a Tokenizer, shape: Shape) -> Result<Self, DataError> {
+        let fallback = match (shape, tokenizer.chat_template()) {
+            (Shape::Messages, None) => Some(fallback_template(tokenizer)?),
+            _ => None,
+        };
+        // Only a template of its own ends an answer without the tokenizer naming an end.
+        let eos = match shape {
+            Shape::Text => Some(mask::require_eos(tokenizer)?),
+            _ => tokenizer.eos_id(),
+        };
+        Ok(Self { tokenizer, shape, fallback, eos })
+    }
+
+    pub(crate) fn encode(&self, row: &Row) -> Result<Masked, DataError> {
+        let (tokenizer, at) = (self.tokenizer, &row.at);
+        let template = tokenizer.chat_template().or(self.fallback.as_ref());
+        match (self.shape.read(row)?, template) {
+            (Sample::Text(text), _) => self.encode_text(at, &text),
+            (Sample::PromptResponse { prompt, response }, None) => mask::plain_pair(tokenizer, at, &prompt, &response),
+            (Sample::PromptResponse { prompt, response }, Some(template)) => {
+                let messages = as_conversation(&prompt, &response);
+                mask::conversation(tokenizer, template, at, &messages, &Value::Null)
+            }
+            (Sample::Messages { messages, tools }, Some(template)) => {
+                mask::conversation(tokenizer, template, at, &messages, &tools)
+            }
+            (Sample::Messages { .. }, None) => Err(DataError::NoEos { origin: tokenizer.origin().to_owned() }),
+        }
+    }
+
+    /// A text with what the tokenizer puts before it and one end behind it, all to be learnt.
+    fn encode_text(&self, at: &Place, text: &str) -> Result<Masked, DataError> {
+        let tokenise = |error: DataError| DataError::Tokenise { at: at.clone(), reason: error.to_string() };
+        let mut tokens = self.tokenizer.encode(text, true).map_err(tokenise)?;
+        if let Some(eos) = self.eos
+            && tokens.last() != Some(&eos)
+        {
+            tokens.push(eos);
+        }
+        let learn = vec![true; tokens.len()];
+        Ok(Masked { tokens, learn })
+    }
+}
+
+/// The end of a turn must be one token the model can stop at: ChatML's own where the tokenizer has it, else its end of
+/// sequence.
+fn fallback_template(tokenizer: &Tokenizer) -> Result<ChatTemplate, DataError> {
+    const IM_END: &str = "<|im_end|>";
+    let end = match tokenizer.token_id(IM_END) {
+        Some(_) => Some(IM_END),
+        None => tokenizer.eos_token(),
+    };
+    ChatTemplate::fallback(end.ok_or_else(|| DataError::NoEos { origin: tokenizer.origin().to_owned() })?)
+}

@@ -1,0 +1,215 @@
+//! An update's sequences binned into flat micro-batches: one behind another, no padding, none split.
+
+use crate::error::DataError;
+use crate::store::{ExampleRef, count_loss};
+
+/// What one micro-batch can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    pub tokens: usize,
+    pub sequences: usize,
+}
+
+/// Sequences one behind another. All per-token vectors have the same length.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MicroBatch {
+    pub tokens: Vec<i32>,
+    /// The next token or [`crate::NO_LOSS`].
+    pub targets: Vec<i32>,
+    /// Restart at 0 with each sequence.
+    pub positions: Vec<i32>,
+    /// The sequence's index in the update × `max_length` + position: names a token however the update was binned.
+    pub row_ids: Vec<i32>,
+    /// Where each sequence begins, and where the last one ends.
+    pub cu_seqlens: Vec<i32>,
+}
+
+impl MicroBatch {
+    fn empty() -> Self {
+        Self { cu_seqlens: vec![0], ..Self::default() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    pub fn sequences(&self) -> usize {
+        self.cu_seqlens.len() - 1
+    }
+
+    /// How many positions bear loss.
+    pub fn loss_tokens(&self) -> usize {
+        count_loss(&self.targets)
+    }
+
+    /// Every number fits: `pack` has checked that the update's last row id does.
+    fn push(&mut self, example: ExampleRef<'_>, first_row_id: usize) {
+        let len = example.len() as i32;
+        let first = first_row_id as i32;
+        self.tokens.extend(example.tokens.iter().map(|token| token.cast_signed()));
+        self.targets.extend_from_slice(example.targets);
+        self.positions.extend(0..len);
+        self.row_ids.extend(first..first + len);
+        self.cu_seqlens.push(self.tokens.len() as i32);
+    }
+}
+
+/// Bins the examples of one update. First fit, longest first, which wastes little; inside a micro-batch, and among them, the
+/// order is that of the update, so the result depends on nothing but the examples and the capacity.
+pub fn pack(examples: &[ExampleRef<'_>], max_length: usize, capacity: Capacity) -> Result<Vec<MicroBatch>, DataError> {
+    check_fits(examples, max_length, capacity)?;
+    let lengths: Vec<usize> = examples.iter().map(ExampleRef::len).collect();
+    let batches = bins(&lengths, capacity)
+        .into_iter()
+        .map(|members| {
+            let mut batch = MicroBatch::empty();
+            for index in members {
+                batch.push(examples[index], index * max_length);
+            }
+            batch
+        })
+        .collect();
+    Ok(batches)
+}
+
+/// The share of the micro-batches' token slots that hold a token.
+pub fn fill_rate(batches: &[MicroBatch], capacity_tokens: usize) -> f64 {
+    let slots = batches.len() * capacity_tokens;
+    let used: usize = batches.iter().map(MicroBatch::len).sum();
+    if slots == 0 { 1.0 } else { used as f64 / slots as f64 }
+}
+
+fn check_fits(examples: &[ExampleRef<'_>], max_length: usize, capacity: Capacity) -> Result<(), DataError> {
+    let limit = if capacity.sequences == 0 { 0 } else { capacity.tokens.min(max_length) };
+    for (index, example) in examples.iter().enumerate() {
+        if example.len() > limit {
+            return Err(DataError::DoesNotFit { index, length: example.len(), capacity: limit });
+        }
+    }
+    let last_id = examples.len().checked_mul(max_length);
+    if last_id.is_none_or(|last| i32::try_from(last).is_err()) {
+        return Err(DataError::TooManyTokens { sequences: examples.len(), max_length });
+    }
+    Ok(())
+}
+
+/// The members of each bin, ascending; bins by their first member.
+fn bins(lengths: &[usize], capacity: Capacity) -> Vec<Vec<usize>> {
+    let mut longest_first: Vec<usize> = (0..lengths.len()).collect();
+    longest_first.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
+
+    let mut bins: Vec<(usize, Vec<usize>)> = Vec::new();
+    for index in longest_first {
+        let length = lengths[index];
+        let room = bins
+            .iter_mut()
+            .find(|(used, members)| used + length <= capacity.tokens && members.len() < capacity.sequences);
+        match room {
+            Some((used, members)) => {
+                *used += length;
+                members.push(index);
+            }
+            None => bins.push((length, vec![index])),
+        }
+    }
+    let mut bins: Vec<Vec<usize>> = bins
+        .into_iter()
+        .map(|(_, mut members)| {
+            members.sort_unstable();
+            members
+        })
+        .collect();
+    bins.sort_by_key(|members| members[0]);
+    bins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Example, NO_LOSS};
+    use proptest::prelude::*;
+
+    /// Tokens that tell which sequence and position they are.
+    fn example(index: usize, len: usize) -> Example {
+        let name = |position: usize| (index * 1000 + position) as u32;
+        let targets = (0..len).map(|p| if p % 3 == 0 { NO_LOSS } else { name(p + 1) as i32 });
+        Example { tokens: (0..len).map(name).collect(), targets: targets.collect() }
+    }
+
+    fn examples(lengths: &[usize]) -> Vec<Example> {
+        let numbered = lengths.iter().enumerate();
+        numbered.map(|(index, &len)| example(index, len)).collect()
+    }
+
+    fn packed(lengths: &[usize], tokens: usize, sequences: usize) -> Result<Vec<MicroBatch>, DataError> {
+        let examples = examples(lengths);
+        let views: Vec<_> = examples.iter().map(Example::view).collect();
+        pack(&views, 64, Capacity { tokens, sequences })
+    }
+
+    #[test]
+    fn longest_first_and_in_the_updates_order() {
+        let batches = packed(&[2, 5, 3, 6], 8, 8).expect("fits");
+        let ends: Vec<_> = batches.iter().map(|b| b.cu_seqlens.clone()).collect();
+        assert_eq!(ends, [vec![0, 2, 8], vec![0, 5, 8]]);
+        assert_eq!(batches[0].row_ids, [0, 1, 192, 193, 194, 195, 196, 197]);
+        assert_eq!(batches[0].positions, [0, 1, 0, 1, 2, 3, 4, 5]);
+        assert_eq!(batches[1].tokens[..5], [1000, 1001, 1002, 1003, 1004]);
+        assert!((fill_rate(&batches, 8) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_cannot_fit_is_an_error() {
+        for (lengths, tokens, sequences) in [(vec![3, 9], 8, 4), (vec![3], 8, 0), (vec![65], 100, 4)] {
+            let error = packed(&lengths, tokens, sequences).expect_err("does not fit");
+            assert!(matches!(error, DataError::DoesNotFit { .. }), "{error}");
+        }
+        let one = example(0, 1);
+        let capacity = Capacity { tokens: 8, sequences: 8 };
+        let error = pack(&[one.view(), one.view()], 1 << 30, capacity).expect_err("too many");
+        assert!(matches!(error, DataError::TooManyTokens { .. }), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_split_or_over_the_line(
+            lengths in prop::collection::vec(1usize..=20, 1..60), tokens in 20usize..100, sequences in 1usize..8,
+        ) {
+            let batches = packed(&lengths, tokens, sequences).expect("fits");
+            let mut seen = vec![0; lengths.len()];
+            for batch in &batches {
+                prop_assert!(batch.len() <= tokens && batch.sequences() <= sequences);
+                for bounds in batch.cu_seqlens.windows(2) {
+                    let range = bounds[0] as usize..bounds[1] as usize;
+                    let index = batch.tokens[range.start] as usize / 1000;
+                    let whole = example(index, lengths[index]);
+                    let got: Vec<u32> = batch.tokens[range.clone()].iter().map(|&t| t as u32).collect();
+                    prop_assert_eq!(&got, &whole.tokens);
+                    prop_assert_eq!(&batch.targets[range.clone()], &whole.targets[..]);
+                    for (position, slot) in range.enumerate() {
+                        prop_assert_eq!(batch.positions[slot] as usize, position);
+                        prop_assert_eq!(batch.row_ids[slot] as usize, index * 64 + position);
+                    }
+                    seen[index] += 1;
+                }
+            }
+            prop_assert!(seen.iter().all(|&times| times == 1));
+            let loss: usize = batches.iter().map(MicroBatch::loss_tokens).sum();
+            let expected: usize = examples(&lengths).iter().map(|e| e.view().loss_tokens()).sum();
+            prop_assert_eq!(loss, expected);
+            prop_assert_eq!(batches, packed(&lengths, tokens, sequences).expect("fits again"));
+        }
+
+        /// First fit never leaves two bins that could be one, as far as tokens go.
+        #[test]
+        fn little_is_wasted(lengths in prop::collection::vec(1usize..=20, 1..60), tokens in 20usize..100) {
+            let batches = packed(&lengths, tokens, usize::MAX).expect("fits");
+            let light = batches.iter().filter(|batch| 2 * batch.len() <= tokens).count();
+            prop_assert!(light <= 1);
+        }
+    }
+}

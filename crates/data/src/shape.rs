@@ -1,0 +1,210 @@
+//! What a row means: a text, a question with its answer, or a conversation.
+
+use std::str::FromStr;
+
+use serde_json::{Map, Value, json};
+
+use crate::error::DataError;
+use crate::read::{Row, kind};
+
+/// What the user says the rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// Decided by the first row.
+    #[default]
+    Auto,
+    As(Shape),
+}
+
+/// What the rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    Text,
+    PromptResponse,
+    Messages,
+}
+
+/// A row's content, free of how its columns were called.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sample {
+    Text(String),
+    PromptResponse {
+        prompt: String,
+        response: String,
+    },
+    /// Objects with `role` and `content`; further keys (`tool_calls`, `name`) go to the template as they are.
+    Messages {
+        messages: Vec<Value>,
+        tools: Value,
+    },
+}
+
+const PAIRS: [(&str, &str); 3] = [("prompt", "response"), ("instruction", "output"), ("question", "answer")];
+
+const ACCEPT_ALL: &str = "`text`; `prompt` with `response`; `instruction` (and `input`) with `output`; `question` with `answer`; \
+    `messages` (a list of {role, content})";
+
+impl Shape {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::PromptResponse => "prompt-response",
+            Self::Messages => "messages",
+        }
+    }
+
+    fn accepts(self) -> &'static str {
+        match self {
+            Self::Text => "`text`",
+            Self::PromptResponse => {
+                "`prompt` with `response`, `instruction` (and `input`) with `output`, `question` with `answer`"
+            }
+            Self::Messages => "`messages` (a list of {role, content})",
+        }
+    }
+
+    /// The richest shape wins: a table with `messages` often carries a flat `prompt` or `text` beside it.
+    pub fn detect(row: &Row) -> Result<Self, DataError> {
+        if present(row, "messages").is_some() {
+            Ok(Self::Messages)
+        } else if pair_of(row).is_some() {
+            Ok(Self::PromptResponse)
+        } else if present(row, "text").is_some() {
+            Ok(Self::Text)
+        } else {
+            Err(missing(row, "training text", ACCEPT_ALL))
+        }
+    }
+
+    pub fn read(self, row: &Row) -> Result<Sample, DataError> {
+        match self {
+            Self::Text => match present(row, "text") {
+                Some(value) => Ok(Sample::Text(string(row, "text", value)?)),
+                None => Err(missing(row, "format `text`", self.accepts())),
+            },
+            Self::PromptResponse => read_pair(row),
+            Self::Messages => read_messages(row),
+        }
+    }
+}
+
+impl Format {
+    pub const NAMES: [&str; 4] = ["auto", "text", "prompt-response", "messages"];
+
+    pub fn resolve(self, first: &Row) -> Result<Shape, DataError> {
+        match self {
+            Self::Auto => Shape::detect(first),
+            Self::As(shape) => Ok(shape),
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "text" => Ok(Self::As(Shape::Text)),
+            "prompt-response" => Ok(Self::As(Shape::PromptResponse)),
+            "messages" => Ok(Self::As(Shape::Messages)),
+            _ => Err(format!("unknown format `{name}`; allowed: {}", Self::NAMES.join(", "))),
+        }
+    }
+}
+
+fn read_pair(row: &Row) -> Result<Sample, DataError> {
+    let Some((ask, answer)) = pair_of(row) else {
+        let (wanted, accepted) = ("format `prompt-response`", Shape::PromptResponse.accepts());
+        return Err(missing(row, wanted, accepted));
+    };
+    let mut prompt = string(row, ask, &row.columns[ask])?;
+    if ask == "instruction"
+        && let Some(input) = present(row, "input")
+    {
+        let input = string(row, "input", input)?;
+        if !input.is_empty() {
+            prompt.push_str("\n\n");
+            prompt.push_str(&input);
+        }
+    }
+    let response = string(row, answer, &row.columns[answer])?;
+    Ok(Sample::PromptResponse { prompt, response })
+}
+
+fn read_messages(row: &Row) -> Result<Sample, DataError> {
+    let Some(value) = present(row, "messages") else {
+        return Err(missing(row, "format `messages`", Shape::Messages.accepts()));
+    };
+    let Value::Array(list) = value else {
+        return Err(wrong_type(row, "messages", value, "a list of messages"));
+    };
+    let messages =
+        list.iter().enumerate().map(|(i, message)| read_message(row, i, message)).collect::<Result<Vec<_>, _>>()?;
+    if !messages.iter().any(|m| m["role"] == "assistant") {
+        return Err(DataError::NoAnswer { at: row.at.clone() });
+    }
+    let tools = present(row, "tools").cloned().unwrap_or(Value::Null);
+    Ok(Sample::Messages { messages, tools })
+}
+
+fn read_message(row: &Row, index: usize, value: &Value) -> Result<Value, DataError> {
+    let name = |key: &str| format!("messages[{index}].{key}");
+    let Value::Object(message) = value else {
+        return Err(wrong_type(row, &format!("messages[{index}]"), value, "an object"));
+    };
+    for key in ["role", "content"] {
+        let found = message.get(key).unwrap_or(&Value::Null);
+        // A turn that only calls tools has no content.
+        let may_lack = key == "content" && message.contains_key("tool_calls");
+        let fine = found.is_string() || (may_lack && found.is_null());
+        if !fine {
+            return Err(wrong_type(row, &name(key), found, "a string"));
+        }
+    }
+    // Parquet gives every message every column: a null key would read as present in a template.
+    let kept: Map<String, Value> = message
+        .iter()
+        .filter(|(key, value)| *key == "content" || !value.is_null())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    Ok(Value::Object(kept))
+}
+
+/// A question and its answer as the conversation a chat template expects.
+pub(crate) fn as_conversation(prompt: &str, response: &str) -> Vec<Value> {
+    vec![json!({"role": "user", "content": prompt}), json!({"role": "assistant", "content": response})]
+}
+
+fn present<'a>(row: &'a Row, column: &str) -> Option<&'a Value> {
+    row.columns.get(column).filter(|value| !value.is_null())
+}
+
+fn pair_of(row: &Row) -> Option<(&'static str, &'static str)> {
+    let both = |(ask, answer): &(&str, &str)| present(row, ask).is_some() && present(row, answer).is_some();
+    PAIRS.into_iter().find(both)
+}
+
+fn string(row: &Row, column: &str, value: &Value) -> Result<String, DataError> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        other => Err(wrong_type(row, column, other, "a string")),
+    }
+}
+
+fn wrong_type(row: &Row, column: &str, value: &Value, expected: &'static str) -> DataError {
+    DataError::WrongType { at: row.at.clone(), column: column.to_owned(), found: kind(value), expected }
+}
+
+fn missing(row: &Row, wanted: &'static str, accepted: &'static str) -> DataError {
+    let names: Vec<String> = row
+        .columns
+        .iter()
+        .map(|(name, value)| match value {
+            Value::Null => format!("`{name}` (null)"),
+            _ => format!("`{name}`"),
+        })
+        .collect();
+    let columns = if names.is_empty() { "no columns".to_owned() } else { names.join(", ") };
+    DataError::MissingColumn { at: row.at.clone(), wanted, columns, accepted }
+}

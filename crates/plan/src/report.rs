@@ -1,0 +1,148 @@
+//! What a plan costs, for people and for scripts.
+
+use std::collections::BTreeMap;
+
+use plimsoll_graph::Role;
+use serde::Serialize;
+
+/// Bytes of an arena at its fullest, by what they hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Categories {
+    pub weights: u64,
+    pub adapters: u64,
+    pub gradients: u64,
+    pub optimizer: u64,
+    pub activations: u64,
+    /// Logits of one chunk and the gradient the loss hands back.
+    pub loss: u64,
+    /// Tokens, positions, rotary table, hyperparameters.
+    pub inputs: u64,
+    pub workspace: u64,
+    pub transfer: u64,
+    /// Taken by the driver and its libraries.
+    pub context: u64,
+    /// Above what any layout would need.
+    pub fragmentation: u64,
+}
+
+impl Categories {
+    pub fn add(&mut self, role: Role, bytes: u64) {
+        *match role {
+            Role::Weight => &mut self.weights,
+            Role::Adapter => &mut self.adapters,
+            Role::Gradient => &mut self.gradients,
+            Role::OptimizerState => &mut self.optimizer,
+            Role::Activation => &mut self.activations,
+            Role::Loss => &mut self.loss,
+            Role::Input => &mut self.inputs,
+            Role::Workspace => &mut self.workspace,
+        } += bytes;
+    }
+
+    pub fn rows(&self) -> [(&'static str, u64); 11] {
+        [
+            ("weights", self.weights),
+            ("adapters", self.adapters),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("loss", self.loss),
+            ("inputs", self.inputs),
+            ("workspace", self.workspace),
+            ("transfer", self.transfer),
+            ("context", self.context),
+            ("fragmentation", self.fragmentation),
+        ]
+    }
+
+    pub fn total(&self) -> u64 {
+        self.rows().iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceReport {
+    pub budget_bytes: u64,
+    pub planned_bytes: u64,
+    pub categories: Categories,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HostCategories {
+    /// The program itself: code, libraries, tokenizer, threads.
+    pub process: u64,
+    pub offload: u64,
+    pub pinned: u64,
+    pub data: u64,
+    /// The arena's categories, where the device computes in host memory.
+    #[serde(flatten)]
+    pub arena: Option<Categories>,
+}
+
+impl HostCategories {
+    pub fn rows(&self) -> Vec<(&'static str, u64)> {
+        let own = [("process", self.process), ("offload", self.offload), ("pinned", self.pinned), ("data", self.data)];
+        self.arena.iter().flat_map(Categories::rows).chain(own).collect()
+    }
+
+    pub fn total(&self) -> u64 {
+        self.rows().iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HostReport {
+    pub budget_bytes: u64,
+    pub planned_bytes: u64,
+    pub categories: HostCategories,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Predicted {
+    pub step_ms: f64,
+    pub tokens_per_s: f64,
+    pub bound_by: &'static str,
+}
+
+/// One line of the table of plans.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Alternative {
+    pub name: String,
+    pub micro_batch_tokens: usize,
+    pub gpu_bytes: u64,
+    pub host_bytes: u64,
+    pub tokens_per_s: f64,
+    pub fits: bool,
+    pub chosen: bool,
+    pub why_not: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EffectiveBatch {
+    pub sequences: usize,
+    pub tokens_max: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LayoutReport {
+    pub arena_bytes: u64,
+    pub lower_bound_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    pub fits: bool,
+    pub device: String,
+    pub gpu: DeviceReport,
+    pub host: HostReport,
+    pub effective_batch: EffectiveBatch,
+    pub micro_batch_tokens: usize,
+    pub accumulation: usize,
+    /// Class of values → number of layers in which it is rebuilt instead of kept.
+    pub recompute: BTreeMap<String, usize>,
+    pub offload: BTreeMap<String, usize>,
+    pub loss_chunks: usize,
+    pub layout: LayoutReport,
+    pub predicted: Predicted,
+    pub alternatives: Vec<Alternative>,
+}

@@ -1,0 +1,490 @@
+//! Which plan: micro-batch, loss chunks, and how much to recompute.
+//!
+//! Recompute is one dial. Classes are ordered once by the bytes they free for the time they cost;
+//! turning the dial drops the first class layer by layer, then the next. Memory falls along the dial
+//! and time rises, so for each micro-batch the first position that fits is the fastest one, and is
+//! found by bisection over lower bounds. Only the winner is laid out and verified.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use plimsoll_graph::{BatchShape, Class, Program};
+
+use crate::assemble::{Plan, assemble};
+use crate::lifetimes::{aligned, lifetimes};
+use crate::recompute::{Drops, droppable, recompute};
+use crate::report::{
+    Alternative, Categories, DeviceReport, EffectiveBatch, HostCategories, HostReport, LayoutReport, Predicted, Report,
+};
+use crate::time::{Estimate, estimate};
+use crate::verify::verify;
+use crate::{Backing, DeviceProfile, PlanError};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goal {
+    /// The fastest plan within the budget.
+    Fastest,
+    /// The smallest plan there is.
+    Lowest,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budgets {
+    pub gpu_bytes: u64,
+    pub host_bytes: u64,
+}
+
+/// Memory no plan controls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fixed {
+    pub gpu_context_bytes: u64,
+    pub host_process_bytes: u64,
+    pub host_data_bytes: u64,
+}
+
+/// Decisions the user made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pins {
+    pub micro_batch_tokens: Option<usize>,
+    pub loss_chunks: Option<usize>,
+    pub recompute: Option<BTreeMap<String, usize>>,
+}
+
+/// Makes the program for a micro-batch and a number of loss chunks.
+pub type Build<'a> = dyn Fn(BatchShape, usize) -> Result<Program, PlanError> + 'a;
+
+pub struct Request<'a> {
+    pub build: &'a Build<'a>,
+    /// Sequences of one update, exact.
+    pub sequences: usize,
+    pub max_length: usize,
+    pub device: &'a DeviceProfile,
+    pub budgets: Budgets,
+    pub fixed: Fixed,
+    pub goal: Goal,
+    pub pins: Pins,
+}
+
+/// The plan that was picked, with its decisions.
+#[derive(Debug, Clone)]
+pub struct Chosen {
+    pub plan: Plan,
+    pub batch: BatchShape,
+    pub loss_chunks: usize,
+    pub drops: Drops,
+    pub report: Report,
+}
+
+/// Micro-batches beyond this bring no more speed on any known device.
+const MICRO_BATCH_TOKENS_MAX: usize = 65_536;
+/// Tokens whose logits exist at one time, from fastest to smallest.
+const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
+/// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
+const SAME_SPEED: f64 = 0.01;
+
+/// One point of the search.
+#[derive(Debug, Clone)]
+struct Candidate {
+    batch: BatchShape,
+    loss_chunks: usize,
+    /// Position of the recompute dial.
+    level: usize,
+    arena_bytes: u64,
+    step: Estimate,
+}
+
+/// Finds, lays out and verifies the plan that meets the request.
+pub fn plan(request: &Request) -> Result<Chosen, PlanError> {
+    let search = Search::new(request)?;
+    search.check_host()?;
+    let mut ranked = match request.goal {
+        Goal::Fastest => search.fastest_that_fit()?,
+        Goal::Lowest => vec![search.lowest()?],
+    };
+    ranked.retain(|c| c.arena_bytes <= search.arena_budget);
+    for candidate in ranked {
+        if let Some(chosen) = search.lay_out(candidate)? {
+            return Ok(chosen);
+        }
+    }
+    Err(search.refusal()?)
+}
+
+struct Search<'a> {
+    request: &'a Request<'a>,
+    /// What is left of the budget for the arena.
+    arena_budget: u64,
+    /// Positions of the dial, fastest first; pinned recompute leaves only one.
+    dial: Vec<Drops>,
+    programs: RefCell<HashMap<(usize, usize), Rc<Program>>>,
+}
+
+impl<'a> Search<'a> {
+    fn new(request: &'a Request<'a>) -> Result<Self, PlanError> {
+        if request.sequences == 0 || request.max_length == 0 {
+            return Err(PlanError::Batch("an update needs at least one sequence of at least one token".into()));
+        }
+        let fixed = request.fixed;
+        let arena_budget = match request.device.backing {
+            Backing::Gpu => request.budgets.gpu_bytes.saturating_sub(fixed.gpu_context_bytes),
+            Backing::Host => request.budgets.host_bytes.saturating_sub(fixed.host_process_bytes + fixed.host_data_bytes),
+        };
+        let mut search = Self { request, arena_budget, dial: vec![Drops::default()], programs: RefCell::default() };
+        search.dial = search.make_dial()?;
+        Ok(search)
+    }
+
+    /// On a GPU the host holds only what no plan controls; if even that is too much, say so first.
+    fn check_host(&self) -> Result<(), PlanError> {
+        let (_, host) = self.memories(None);
+        let (needed_bytes, budget_bytes) = (host.total(), self.request.budgets.host_bytes);
+        if self.request.device.backing == Backing::Host || needed_bytes <= budget_bytes {
+            return Ok(());
+        }
+        Err(PlanError::DoesNotFit {
+            memory: "host",
+            budget_bytes,
+            needed_bytes,
+            largest: host.rows(),
+            alternatives: Vec::new(),
+        })
+    }
+
+    /// Micro-batches to consider, largest first. Each divides the update exactly, unless the user set one.
+    fn batches(&self) -> Result<Vec<BatchShape>, PlanError> {
+        let Request { sequences, max_length, .. } = *self.request;
+        let shape = |tokens: usize| BatchShape { tokens, sequences: sequences.min(tokens), max_length };
+        if let Some(tokens) = self.request.pins.micro_batch_tokens {
+            if tokens < max_length {
+                return Err(PlanError::Pin(format!(
+                    "`plan.micro_batch_tokens` is {tokens}, but one sequence may have {max_length} tokens (data.max_length)"
+                )));
+            }
+            return Ok(vec![shape(tokens)]);
+        }
+        let divisors = (1..=sequences).rev().filter(|m| sequences.is_multiple_of(*m));
+        let small_enough = divisors.filter(|&m| m == 1 || m * max_length <= MICRO_BATCH_TOKENS_MAX);
+        Ok(small_enough.map(|m| shape(m * max_length)).collect())
+    }
+
+    fn loss_chunks(&self, batch: BatchShape) -> Vec<usize> {
+        if let Some(chunks) = self.request.pins.loss_chunks {
+            return vec![chunks.clamp(1, batch.tokens)];
+        }
+        let mut chunks: Vec<usize> = LOSS_ROWS.iter().map(|rows| batch.tokens.div_ceil(*rows)).collect();
+        chunks.dedup();
+        chunks
+    }
+
+    fn accumulation(&self, batch: BatchShape) -> usize {
+        self.request.sequences.div_ceil((batch.tokens / batch.max_length).max(1))
+    }
+
+    fn program(&self, batch: BatchShape, loss_chunks: usize) -> Result<Rc<Program>, PlanError> {
+        let key = (batch.tokens, loss_chunks);
+        if let Some(program) = self.programs.borrow().get(&key) {
+            return Ok(program.clone());
+        }
+        let program = Rc::new((self.request.build)(batch, loss_chunks)?);
+        self.programs.borrow_mut().insert(key, program.clone());
+        Ok(program)
+    }
+
+    /// Orders classes by bytes freed per second spent, each given those before it.
+    fn make_dial(&self) -> Result<Vec<Drops>, PlanError> {
+        let batch = *self.batches()?.last().expect("there is always a micro-batch of one sequence");
+        let chunks = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
+        let program = self.program(batch, chunks)?;
+        let classes = droppable(&program.micro_step);
+        if let Some(pinned) = &self.request.pins.recompute {
+            return Ok(vec![pinned_drops(pinned, &classes)?]);
+        }
+        let mut dial = vec![Drops::default()];
+        let mut left: Vec<(Class, usize)> = classes.into_iter().map(|(class, layers)| (class, layers.len())).collect();
+        let mut current = self.measure(&program, &Drops::default());
+        while !left.is_empty() {
+            let base = dial.last().expect("starts with one").clone();
+            let scored = left.iter().enumerate().map(|(index, &(class, layers))| {
+                let drops = with(&base, class, layers);
+                let (bytes, seconds) = self.measure(&program, &drops);
+                let freed = current.0 as f64 - bytes as f64;
+                (index, freed / (seconds - current.1).max(1e-9), (bytes, seconds))
+            });
+            let (index, score, measured) = scored.max_by(|a, b| a.1.total_cmp(&b.1)).expect("some are left");
+            if score <= 0.0 {
+                break;
+            }
+            let (class, layers) = left.swap_remove(index);
+            left.sort();
+            dial.extend((1..=layers).map(|k| with(&base, class, k)));
+            current = measured;
+        }
+        Ok(dial)
+    }
+
+    /// Bytes kept between forward and backward, as the peak shows them, and seconds of the micro-step.
+    fn measure(&self, program: &Program, drops: &Drops) -> (usize, f64) {
+        let graph = recompute(&program.micro_step, drops);
+        let found = lifetimes(&graph, &self.request.device.target);
+        (found.lower_bound(graph.nodes.len()), estimate(&graph, self.request.device).seconds)
+    }
+
+    fn evaluate(&self, batch: BatchShape, loss_chunks: usize, level: usize) -> Result<Candidate, PlanError> {
+        let program = self.program(batch, loss_chunks)?;
+        let device = self.request.device;
+        let micro_step = recompute(&program.micro_step, &self.dial[level]);
+        let slots: usize = program.slots.iter().map(|(_, s)| aligned(s.bytes())).sum();
+        let graphs = [&micro_step, &program.update, &program.evaluate, &program.sample];
+        let bounds = graphs.iter().map(|g| lifetimes(g, &device.target).lower_bound(g.nodes.len()));
+        let arena_bytes = (slots + bounds.max().unwrap_or(0)) as u64;
+        let repeats = self.accumulation(batch) as f64;
+        let step = estimate(&micro_step, device).then(repeats, &estimate(&program.update, device));
+        Ok(Candidate { batch, loss_chunks, level, arena_bytes, step })
+    }
+
+    /// The first position of the dial that fits, if the last one does.
+    fn first_fit(&self, batch: BatchShape, loss_chunks: usize) -> Result<Option<Candidate>, PlanError> {
+        let keep_all = self.evaluate(batch, loss_chunks, 0)?;
+        if keep_all.arena_bytes <= self.arena_budget {
+            return Ok(Some(keep_all));
+        }
+        let mut fitting = self.evaluate(batch, loss_chunks, self.dial.len() - 1)?;
+        if fitting.arena_bytes > self.arena_budget {
+            return Ok(None);
+        }
+        let (mut too_big, mut fits) = (0, self.dial.len() - 1);
+        while fits - too_big > 1 {
+            let middle = self.evaluate(batch, loss_chunks, (too_big + fits) / 2)?;
+            if middle.arena_bytes <= self.arena_budget {
+                fits = middle.level;
+                fitting = middle;
+            } else {
+                too_big = middle.level;
+            }
+        }
+        Ok(Some(fitting))
+    }
+
+    /// Candidates that fit, best first.
+    fn fastest_that_fit(&self) -> Result<Vec<Candidate>, PlanError> {
+        let mut found: Vec<Candidate> = Vec::new();
+        for batch in self.batches()? {
+            for chunks in self.loss_chunks(batch) {
+                let Some(candidate) = self.first_fit(batch, chunks)? else { continue };
+                let keeps_all = candidate.level == 0;
+                found.push(candidate);
+                // Smaller chunks or micro-batches than one that keeps everything can only be slower.
+                if keeps_all {
+                    break;
+                }
+            }
+            if found.iter().any(|c| c.level == 0) && self.smaller_is_slower(batch) {
+                break;
+            }
+        }
+        let best = found.iter().map(|c| c.step.seconds).fold(f64::INFINITY, f64::min);
+        // Equally fast ones first, smallest among them first; then the others by speed.
+        found.sort_by(|a, b| {
+            let class = |c: &Candidate| if c.step.seconds <= best * (1.0 + SAME_SPEED) { 0 } else { 1 };
+            let size = |c: &Candidate| if class(c) == 0 { c.arena_bytes } else { 0 };
+            (class(a), size(a)).cmp(&(class(b), size(b))).then(a.step.seconds.total_cmp(&b.step.seconds))
+        });
+        Ok(found)
+    }
+
+    /// Is the micro-batch so small that half of it would clearly be slower?
+    fn smaller_is_slower(&self, batch: BatchShape) -> bool {
+        (batch.tokens as f64) < 64.0 * self.request.device.half_rate_tokens
+    }
+
+    /// The smallest plan there is: one sequence at a time, small chunks, the best position of the dial.
+    fn lowest(&self) -> Result<Candidate, PlanError> {
+        let batch = *self.batches()?.last().expect("there is always one");
+        let chunks = *self.loss_chunks(batch).last().expect("there is always one");
+        let mut best: Option<Candidate> = None;
+        for level in self.class_ends() {
+            let candidate = self.evaluate(batch, chunks, level)?;
+            if best.as_ref().is_none_or(|b| candidate.arena_bytes < b.arena_bytes) {
+                best = Some(candidate);
+            }
+        }
+        Ok(best.expect("the dial has a position"))
+    }
+
+    /// Positions of the dial at which a class has just been dropped in all its layers.
+    fn class_ends(&self) -> Vec<usize> {
+        let classes = |level: usize| self.dial[level].0.len();
+        (0..self.dial.len()).filter(|&l| l + 1 == self.dial.len() || classes(l + 1) != classes(l)).collect()
+    }
+
+    /// Addresses, proof and report; `None` if the addresses do not fit although the lower bound does.
+    fn lay_out(&self, candidate: Candidate) -> Result<Option<Chosen>, PlanError> {
+        // Fragmentation may cost a little more than the bound; a few steps of the dial make up for it.
+        let last = (candidate.level + 8).min(self.dial.len() - 1);
+        for level in candidate.level..=last {
+            let candidate = self.evaluate(candidate.batch, candidate.loss_chunks, level)?;
+            let mut program = (*self.program(candidate.batch, candidate.loss_chunks)?).clone();
+            program.micro_step = recompute(&program.micro_step, &self.dial[level]);
+            let plan = assemble(&program, &self.request.device.target);
+            if plan.arena_bytes as u64 <= self.arena_budget {
+                verify(&plan)?;
+                let report = self.report(&plan, &candidate)?;
+                let Candidate { batch, loss_chunks, .. } = candidate;
+                return Ok(Some(Chosen { plan, batch, loss_chunks, drops: self.dial[level].clone(), report }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, PlanError> {
+        let Request { sequences, max_length, device, budgets, .. } = *self.request;
+        let (gpu, host) = self.memories(Some(plan.categories));
+        let drops = &self.dial[candidate.level].0;
+        Ok(Report {
+            fits: true,
+            device: device.name.clone(),
+            gpu: DeviceReport { budget_bytes: budgets.gpu_bytes, planned_bytes: gpu.total(), categories: gpu },
+            host: HostReport { budget_bytes: budgets.host_bytes, planned_bytes: host.total(), categories: host },
+            effective_batch: EffectiveBatch { sequences, tokens_max: sequences * max_length },
+            micro_batch_tokens: candidate.batch.tokens,
+            accumulation: self.accumulation(candidate.batch),
+            recompute: drops.iter().filter(|(_, k)| **k > 0).map(|(c, k)| (c.0.to_owned(), *k)).collect(),
+            offload: BTreeMap::new(),
+            loss_chunks: candidate.loss_chunks,
+            layout: LayoutReport {
+                arena_bytes: plan.arena_bytes as u64,
+                lower_bound_bytes: plan.lower_bound_bytes as u64,
+            },
+            predicted: Predicted {
+                step_ms: candidate.step.seconds * 1e3,
+                tokens_per_s: self.tokens_per_s(candidate),
+                bound_by: candidate.step.bound_by(),
+            },
+            alternatives: self.alternatives(Some(candidate))?,
+        })
+    }
+
+    fn tokens_per_s(&self, candidate: &Candidate) -> f64 {
+        (self.request.sequences * self.request.max_length) as f64 / candidate.step.seconds
+    }
+
+    /// The arena's categories put into the memory they are taken from, with what no plan controls.
+    fn memories(&self, arena: Option<Categories>) -> (Categories, HostCategories) {
+        let fixed = self.request.fixed;
+        let mut host = HostCategories {
+            process: fixed.host_process_bytes,
+            offload: 0,
+            pinned: 0,
+            data: fixed.host_data_bytes,
+            arena: None,
+        };
+        match self.request.device.backing {
+            Backing::Gpu => {
+                (Categories { context: fixed.gpu_context_bytes, ..arena.unwrap_or_default() }, host)
+            }
+            Backing::Host => {
+                host.arena = arena;
+                (Categories::default(), host)
+            }
+        }
+    }
+
+    /// The way from fastest to smallest, with what each costs.
+    fn alternatives(&self, chosen: Option<&Candidate>) -> Result<Vec<Alternative>, PlanError> {
+        let batches = self.batches()?;
+        let largest = batches[0];
+        let chunks = self.loss_chunks(largest)[0];
+        let mut rows = vec![("fastest".to_owned(), self.evaluate(largest, chunks, 0)?)];
+        if let Some(chosen) = chosen {
+            for level in self.class_ends() {
+                let candidate = self.evaluate(chosen.batch, chosen.loss_chunks, level)?;
+                rows.push((self.describe(level), candidate));
+            }
+            rows.push((self.describe(chosen.level), chosen.clone()));
+        }
+        rows.push(("lowest".to_owned(), self.lowest()?));
+        rows.sort_by(|a, b| b.1.arena_bytes.cmp(&a.1.arena_bytes).then(a.1.step.seconds.total_cmp(&b.1.step.seconds)));
+        let mut seen: Vec<(u64, u64)> = Vec::new();
+        let mut table = Vec::new();
+        for (name, candidate) in rows {
+            let key = (candidate.arena_bytes, candidate.step.seconds.to_bits());
+            if seen.contains(&key) {
+                continue;
+            }
+            seen.push(key);
+            let is_chosen = chosen.is_some_and(|c| (c.arena_bytes, c.step.seconds.to_bits()) == key);
+            table.push(self.alternative(name, &candidate, is_chosen));
+        }
+        Ok(table)
+    }
+
+    fn alternative(&self, name: String, candidate: &Candidate, chosen: bool) -> Alternative {
+        let fixed = self.request.fixed;
+        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes;
+        let (gpu_bytes, host_bytes) = match self.request.device.backing {
+            Backing::Gpu => (candidate.arena_bytes + fixed.gpu_context_bytes, host_fixed),
+            Backing::Host => (0, candidate.arena_bytes + host_fixed),
+        };
+        let over = candidate.arena_bytes.saturating_sub(self.arena_budget);
+        let why_not = (over > 0).then(|| format!("{:.2} GiB over the budget", over as f64 / (1u64 << 30) as f64));
+        Alternative {
+            name,
+            micro_batch_tokens: candidate.batch.tokens,
+            gpu_bytes,
+            host_bytes,
+            tokens_per_s: self.tokens_per_s(candidate),
+            fits: over == 0,
+            chosen,
+            why_not,
+        }
+    }
+
+    fn describe(&self, level: usize) -> String {
+        let drops: Vec<String> =
+            self.dial[level].0.iter().filter(|(_, k)| **k > 0).map(|(class, k)| format!("{} ×{k}", class.0)).collect();
+        if drops.is_empty() { "keep everything".into() } else { format!("recompute {}", drops.join(", ")) }
+    }
+
+    fn refusal(&self) -> Result<PlanError, PlanError> {
+        let lowest = self.lowest()?;
+        let mut program = (*self.program(lowest.batch, lowest.loss_chunks)?).clone();
+        program.micro_step = recompute(&program.micro_step, &self.dial[lowest.level]);
+        let plan = assemble(&program, &self.request.device.target);
+        let (gpu, host) = self.memories(Some(plan.categories));
+        let (memory, budget_bytes, needed_bytes, mut largest) = match self.request.device.backing {
+            Backing::Gpu => ("GPU", self.request.budgets.gpu_bytes, gpu.total(), gpu.rows().to_vec()),
+            Backing::Host => ("host", self.request.budgets.host_bytes, host.total(), host.rows()),
+        };
+        largest.retain(|(_, bytes)| *bytes > 0);
+        largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        Ok(PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, largest, alternatives: self.alternatives(None)? })
+    }
+}
+
+type Droppable = BTreeMap<Class, BTreeSet<Option<u32>>>;
+
+fn with(base: &Drops, class: Class, layers: usize) -> Drops {
+    let mut drops = base.clone();
+    drops.0.insert(class, layers);
+    drops
+}
+
+fn pinned_drops(pinned: &BTreeMap<String, usize>, classes: &Droppable) -> Result<Drops, PlanError> {
+    let mut drops = Drops::default();
+    for (name, &layers) in pinned {
+        let Some((&class, having)) = classes.iter().find(|(c, _)| c.0 == name) else {
+            let known: Vec<&str> = classes.keys().map(|c| c.0).collect();
+            return Err(PlanError::Pin(format!(
+                "`plan.recompute.{name}`: nothing of that name is kept; it can be {}",
+                known.join(", ")
+            )));
+        };
+        let available = having.len();
+        if layers > available {
+            return Err(PlanError::Pin(format!("`plan.recompute.{name}: {layers}`: the model has {available} such layers")));
+        }
+        drops.0.insert(class, layers);
+    }
+    Ok(drops)
+}

@@ -1,0 +1,70 @@
+//! Plans for a well-known model on cards of several sizes, without any of them.
+
+use plimsoll_graph::DType;
+use plimsoll_models::{DecoderConfig, Lora, OptimizerKind, Recipe, Targets, build, preset};
+use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, known_device, plan};
+
+const GIB: u64 = 1 << 30;
+
+fn lora() -> Recipe {
+    Recipe {
+        lora: Some(Lora { r: 16, alpha: 32.0, dropout: 0.1, targets: Targets::AllLinear, rslora: false }),
+        freeze: Vec::new(),
+        optimizer: OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+        clip: Some(1.0),
+        compute: DType::BF16,
+        state: DType::F32,
+        master: true,
+    }
+}
+
+fn plan_for(config: &DecoderConfig, device: &DeviceProfile, gpu_bytes: u64, goal: Goal) -> Result<Chosen, PlanError> {
+    let recipe = lora();
+    let build = |batch, chunks| {
+        build(config, &recipe, batch, chunks).map(|b| b.program).map_err(|e| PlanError::Build(e.to_string()))
+    };
+    plan(&Request {
+        build: &build,
+        sequences: 8,
+        max_length: 512,
+        device,
+        budgets: Budgets { gpu_bytes, host_bytes: 16 * GIB },
+        fixed: Fixed { gpu_context_bytes: device.context_bytes, host_process_bytes: 512 << 20, host_data_bytes: 0 },
+        goal,
+        pins: Pins::default(),
+    })
+}
+
+#[test]
+fn mistral_lora_on_24_and_80_gib() {
+    let config = preset("mistral-7b").expect("a preset").expect("valid");
+    let device = known_device("RTX 4090").expect("in the table");
+    let mut speeds = Vec::new();
+    for gib in [24, 80] {
+        let chosen = plan_for(&config, &device, gib * GIB, Goal::Fastest).expect("fits");
+        let report = &chosen.report;
+        let layout = &report.layout;
+        assert!(report.gpu.planned_bytes <= gib * GIB);
+        assert_eq!(report.gpu.planned_bytes, report.gpu.categories.total());
+        assert!(layout.arena_bytes as f64 <= 1.01 * layout.lower_bound_bytes as f64, "{layout:?}");
+        assert_eq!(report.accumulation * report.micro_batch_tokens, 8 * 512, "the effective batch is the user's");
+        assert!(report.gpu.categories.weights > 13 * GIB);
+        speeds.push(report.predicted.tokens_per_s);
+    }
+    assert!(speeds[1] >= speeds[0], "more memory is never slower: {speeds:?}");
+}
+
+#[test]
+fn a_card_that_is_too_small_is_told_the_smallest_budget() {
+    let config = preset("mistral-7b").expect("a preset").expect("valid");
+    let device = known_device("RTX 3060 12GB").expect("in the table");
+    let Err(PlanError::DoesNotFit { memory, needed_bytes, budget_bytes, .. }) =
+        plan_for(&config, &device, 12 * GIB, Goal::Fastest)
+    else {
+        panic!("fourteen GiB of weights cannot fit into twelve");
+    };
+    assert_eq!((memory, budget_bytes), ("GPU", 12 * GIB));
+    // The figure is a promise: with exactly that budget there is a plan.
+    let chosen = plan_for(&config, &device, needed_bytes, Goal::Lowest).expect("the named budget is enough");
+    assert!(chosen.report.gpu.planned_bytes <= needed_bytes);
+}

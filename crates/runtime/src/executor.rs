@@ -1,0 +1,149 @@
+//! Walks a planned schedule. Takes the arena once, then never allocates device memory again.
+
+use bytemuck::Pod;
+use plimsoll_graph::{DType, OpRule, SlotId};
+use plimsoll_plan::verify::{verify, verify_schedule};
+use plimsoll_plan::{Buffer, Place, Plan, Region, Schedule, Step};
+
+use crate::{Active, Backend, RuntimeError};
+
+/// Which schedule of the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    MicroStep,
+    Update,
+    Evaluate,
+    Sample,
+}
+
+/// Byte that makes every float type a NaN and every signed integer negative.
+const POISON: u8 = 0xff;
+
+/// A plan on a device.
+pub struct Executor {
+    backend: Box<dyn Backend>,
+    plan: Plan,
+    paranoid: bool,
+}
+
+impl Executor {
+    /// Checks the plan once more, on this side of the boundary, and takes the memory it asks for.
+    /// With `paranoid`, freed memory is poisoned and the layout re-checked while running.
+    pub fn new(mut backend: Box<dyn Backend>, plan: Plan, paranoid: bool) -> Result<Self, RuntimeError> {
+        verify(&plan)?;
+        backend.allocate(plan.arena_bytes)?;
+        let mut executor = Self { backend, plan, paranoid };
+        if paranoid {
+            let base = executor.slots_end();
+            let rest = executor.plan.arena_bytes - base;
+            executor.backend.fill(Region { place: Place::Device, offset: base, bytes: rest }, POISON)?;
+        }
+        Ok(executor)
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn backend(&mut self) -> &mut dyn Backend {
+        &mut *self.backend
+    }
+
+    fn slots_end(&self) -> usize {
+        self.plan.slot_regions.iter().map(Region::end).max().unwrap_or(0)
+    }
+
+    fn schedule(&self, run: Run) -> &Schedule {
+        match run {
+            Run::MicroStep => &self.plan.micro_step,
+            Run::Update => &self.plan.update,
+            Run::Evaluate => &self.plan.evaluate,
+            Run::Sample => &self.plan.sample,
+        }
+    }
+
+    /// Runs every step of a schedule over a micro-batch that is filled as `active` says.
+    pub fn run(&mut self, run: Run, active: Active) -> Result<(), RuntimeError> {
+        assert!(active.tokens <= self.plan.batch.tokens, "more tokens than were planned for");
+        assert!(active.sequences <= self.plan.batch.sequences, "more sequences than were planned for");
+        if self.paranoid {
+            return self.run_paranoid(run, active);
+        }
+        // Borrowed apart so that steps need not be copied.
+        let Self { backend, plan, .. } = self;
+        let schedule = match run {
+            Run::MicroStep => &plan.micro_step,
+            Run::Update => &plan.update,
+            Run::Evaluate => &plan.evaluate,
+            Run::Sample => &plan.sample,
+        };
+        for step in &schedule.steps {
+            backend.run(step, active)?;
+        }
+        backend.synchronize()
+    }
+
+    fn run_paranoid(&mut self, run: Run, active: Active) -> Result<(), RuntimeError> {
+        let schedule = self.schedule(run).clone();
+        verify_schedule("running", &schedule, &self.plan.slot_regions, self.plan.arena_bytes, 0)?;
+        for (index, step) in schedule.steps.iter().enumerate() {
+            if let Some(scratch) = step.workspace {
+                self.backend.fill(scratch, POISON)?;
+            }
+            self.backend.run(step, active)?;
+            self.backend.synchronize()?;
+            self.check_numbers(index, step, active)?;
+            for &freed in &step.frees {
+                let kept = schedule.results.iter().any(|r| r.region.overlaps(&freed));
+                if !kept {
+                    self.backend.fill(freed, POISON)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The first value that is not a number names the operator that made it.
+    fn check_numbers(&mut self, index: usize, step: &Step, active: Active) -> Result<(), RuntimeError> {
+        // Only the columns it names are written when a product fills part of a row; the rest follows.
+        let partial = matches!(&step.op, plimsoll_graph::Op::Linear(l) if l.cols.is_some());
+        for output in step.outputs.iter().filter(|b| b.dtype == DType::F32 && !partial) {
+            let rows = active.rows(output);
+            let bytes = rows * output.shape.cols() * output.dtype.bytes();
+            let region = Region { bytes, ..output.region };
+            let Some(held) = self.backend.host_bytes(region) else { continue };
+            let bad = held.chunks_exact(4).any(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_nan());
+            if bad {
+                return Err(RuntimeError::NotANumber { step: index, op: step.op.name(), layer: step.layer });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the first elements of a slot.
+    pub fn write_slot<T: Pod>(&mut self, slot: SlotId, data: &[T]) -> Result<(), RuntimeError> {
+        let bytes: &[u8] = bytemuck::cast_slice(data);
+        let region = self.plan.slot(slot);
+        assert!(bytes.len() <= region.bytes, "{} does not hold {} bytes", self.plan.slots.get(slot).name, bytes.len());
+        self.backend.write(Region { bytes: bytes.len(), ..region }, bytes)
+    }
+
+    /// Reads the first elements of a slot.
+    pub fn read_slot<T: Pod>(&self, slot: SlotId, data: &mut [T]) -> Result<(), RuntimeError> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
+        let region = self.plan.slot(slot);
+        assert!(bytes.len() <= region.bytes, "{} does not hold {} bytes", self.plan.slots.get(slot).name, bytes.len());
+        self.backend.read(Region { bytes: bytes.len(), ..region }, bytes)
+    }
+
+    /// What a schedule leaves for the host to read.
+    pub fn results(&self, run: Run) -> &[Buffer] {
+        &self.schedule(run).results
+    }
+
+    /// Reads the first elements of a result.
+    pub fn read_result<T: Pod>(&self, buffer: &Buffer, data: &mut [T]) -> Result<(), RuntimeError> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(data);
+        self.backend.read(Region { bytes: bytes.len(), ..buffer.region }, bytes)
+    }
+}

@@ -1,0 +1,12 @@
+//! Tensors between safetensors files and the arena, a piece at a time: nothing is ever held twice.
+
+mod error;
+mod read;
+mod write;
+
+pub use error::WeightError;
+pub use read::{Checkpoint, TensorInfo};
+pub use write::{OutTensor, write_safetensors};
+
+/// Bytes that pass through the host at one time.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;

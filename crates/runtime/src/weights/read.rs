@@ -1,0 +1,191 @@
+//! Reading. Plain positioned reads instead of a mapping: mapped pages would count as the process's
+//! memory, and a file that shrinks while mapped kills the process.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use plimsoll_graph::{DType, Shape};
+use plimsoll_plan::Region;
+use safetensors::tensor::{Dtype, Metadata, SafeTensors};
+
+use super::{PIECE_BYTES, WeightError};
+use crate::Backend;
+
+/// Headers beyond this are not headers.
+const HEADER_BYTES_MAX: u64 = 100 << 20;
+
+/// A tensor's place in its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    file: usize,
+    offset: u64,
+}
+
+/// The weight files of one model folder, opened and checked, with nothing read but their headers.
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: Vec<(PathBuf, File)>,
+    tensors: HashMap<String, TensorInfo>,
+    folder: PathBuf,
+}
+
+impl Checkpoint {
+    /// Opens `STEM.safetensors`, or the shards that `STEM.safetensors.index.json` lists.
+    pub fn open(folder: &Path, stem: &str) -> Result<Self, WeightError> {
+        let single = folder.join(format!("{stem}.safetensors"));
+        let index = folder.join(format!("{stem}.safetensors.index.json"));
+        let mut checkpoint = Self { files: Vec::new(), tensors: HashMap::new(), folder: folder.to_owned() };
+        if single.exists() {
+            checkpoint.add_file(&single)?;
+        } else if index.exists() {
+            for shard in shards(&index)? {
+                checkpoint.add_file(&folder.join(shard))?;
+            }
+        } else {
+            return Err(WeightError::Missing { path: folder.to_owned() });
+        }
+        Ok(checkpoint)
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    fn add_file(&mut self, path: &Path) -> Result<(), WeightError> {
+        let file = File::open(path).map_err(|e| WeightError::io(path, e))?;
+        let (header_bytes, metadata) = header(path, &file)?;
+        let index = self.files.len();
+        for (name, info) in metadata.tensors() {
+            let offset = header_bytes + info.data_offsets.0 as u64;
+            let found = TensorInfo { dtype: info.dtype, shape: info.shape.clone(), file: index, offset };
+            self.tensors.insert(name, found);
+        }
+        self.files.push((path.to_owned(), file));
+        Ok(())
+    }
+
+    fn find(&self, name: &str, shape: &Shape) -> Result<(&TensorInfo, &Path, &File), WeightError> {
+        let info = self
+            .tensors
+            .get(name)
+            .ok_or_else(|| WeightError::NoTensor { path: self.folder.clone(), name: name.to_owned() })?;
+        let (path, file) = &self.files[info.file];
+        if info.shape != shape.dims() {
+            return Err(WeightError::Shape {
+                path: path.clone(),
+                name: name.to_owned(),
+                expected: shape.dims().to_vec(),
+                found: info.shape.clone(),
+            });
+        }
+        Ok((info, path, file))
+    }
+
+    /// Is the tensor there, in a shape and type that can be loaded?
+    pub fn check(&self, name: &str, shape: &Shape) -> Result<(), WeightError> {
+        let (info, path, _) = self.find(name, shape)?;
+        if matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Ok(());
+        }
+        Err(WeightError::DType { path: path.to_owned(), name: name.to_owned(), dtype: format!("{:?}", info.dtype) })
+    }
+
+    /// Streams a tensor to its place in the arena, converting on the way.
+    pub fn load(
+        &self,
+        name: &str,
+        shape: &Shape,
+        dtype: DType,
+        region: Region,
+        backend: &mut dyn Backend,
+    ) -> Result<(), WeightError> {
+        self.check(name, shape)?;
+        let (info, path, file) = self.find(name, shape)?;
+        let direct = matches!((info.dtype, dtype), (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16));
+        if direct && let Some(place) = backend.host_bytes(region) {
+            return file.read_exact_at(place, info.offset).map_err(|e| WeightError::io(path, e));
+        }
+        let stored = info.dtype.bitsize() / 8;
+        let per_piece = PIECE_BYTES / 8;
+        let mut raw = vec![0; per_piece * stored];
+        let mut converted = Vec::with_capacity(per_piece * dtype.bytes());
+        let mut done = 0;
+        while done < shape.elements() {
+            let count = per_piece.min(shape.elements() - done);
+            let raw = &mut raw[..count * stored];
+            file.read_exact_at(raw, info.offset + (done * stored) as u64).map_err(|e| WeightError::io(path, e))?;
+            converted.clear();
+            convert(raw, info.dtype, dtype, &mut converted);
+            let offset = region.offset + done * dtype.bytes();
+            backend.write(Region { offset, bytes: converted.len(), ..region }, &converted)?;
+            done += count;
+        }
+        Ok(())
+    }
+}
+
+/// Element by element through float32, which holds both sixteen-bit types exactly.
+fn convert(raw: &[u8], from: Dtype, to: DType, out: &mut Vec<u8>) {
+    let mut push = |x: f32| match to {
+        DType::BF16 => out.extend(bf16::from_f32(x).to_le_bytes()),
+        DType::F16 => out.extend(f16::from_f32(x).to_le_bytes()),
+        _ => out.extend(x.to_le_bytes()),
+    };
+    match from {
+        Dtype::BF16 => raw.chunks_exact(2).for_each(|b| push(bf16::from_le_bytes([b[0], b[1]]).to_f32())),
+        Dtype::F16 => raw.chunks_exact(2).for_each(|b| push(f16::from_le_bytes([b[0], b[1]]).to_f32())),
+        _ => raw.chunks_exact(4).for_each(|b| push(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+    }
+}
+
+/// Bytes before the data, and what the header says; the file must be as long as it promises.
+fn header(path: &Path, file: &File) -> Result<(u64, Metadata), WeightError> {
+    let found_bytes = file.metadata().map_err(|e| WeightError::io(path, e))?.len();
+    let mut length = [0; 8];
+    if found_bytes < 8 {
+        return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes: 8, found_bytes });
+    }
+    file.read_exact_at(&mut length, 0).map_err(|e| WeightError::io(path, e))?;
+    let header_bytes = u64::from_le_bytes(length);
+    if header_bytes > HEADER_BYTES_MAX {
+        return Err(WeightError::format(path, format!("a header of {header_bytes} bytes")));
+    }
+    if 8 + header_bytes > found_bytes {
+        return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes: 8 + header_bytes, found_bytes });
+    }
+    let mut buffer = vec![0; 8 + header_bytes as usize];
+    file.read_exact_at(&mut buffer, 0).map_err(|e| WeightError::io(path, e))?;
+    let (_, metadata) = SafeTensors::read_metadata(&buffer).map_err(|e| WeightError::format(path, e))?;
+    let expected_bytes = 8 + header_bytes + metadata.data_len() as u64;
+    if found_bytes < expected_bytes {
+        return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes, found_bytes });
+    }
+    Ok((8 + header_bytes, metadata))
+}
+
+/// File names in an index, each once. They must lie in the folder itself.
+fn shards(index: &Path) -> Result<Vec<String>, WeightError> {
+    let text = std::fs::read_to_string(index).map_err(|e| WeightError::io(index, e))?;
+    let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| WeightError::format(index, e))?;
+    let map = json["weight_map"].as_object().ok_or_else(|| WeightError::format(index, "`weight_map` is missing"))?;
+    let mut shards: Vec<String> = Vec::new();
+    for value in map.values() {
+        let name = value.as_str().ok_or_else(|| WeightError::format(index, "`weight_map` must name files"))?;
+        if name.contains('/') || name.contains('\\') {
+            return Err(WeightError::format(index, format!("`{name}` lies outside the folder")));
+        }
+        if !shards.iter().any(|s| s == name) {
+            shards.push(name.to_owned());
+        }
+    }
+    Ok(shards)
+}
