@@ -1,13 +1,17 @@
 //! `plimsoll`: trains language models inside a memory budget.
 
-#![expect(dead_code, unused_imports, reason = "the commands do not use all of it yet")]
-
 mod args;
 mod commands;
 mod config;
+mod dataset;
 mod error;
+mod interrupt;
+mod machine;
 mod printer;
 mod quickstart;
+mod spec;
+mod tables;
+mod trouble;
 
 use std::process::ExitCode;
 

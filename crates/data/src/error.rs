@@ -60,7 +60,7 @@ pub enum DataError {
     )]
     NotText { at: Place, found: &'static str },
     #[error(
-        "{at}: {length} tokens, more than max_length = {max_length}\nhint: raise data.max_length, or set data.over_long to `truncate` or `skip`"
+        "{at}: {length} tokens, more than max_length = {max_length}\nhint: raise data.max_length, or set data.overlong to `truncate` or `skip`"
     )]
     TooLong { at: Place, length: usize, max_length: usize },
     #[error(

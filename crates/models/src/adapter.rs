@@ -20,8 +20,7 @@ pub struct Lora {
 }
 
 /// The linear layers of a decoder block, by the last part of their Hugging Face name.
-pub(crate) const LINEAR_LAYERS: [&str; 7] =
-    ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+pub const LINEAR_LAYERS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
 
 impl Lora {
     pub fn scale(&self) -> f32 {

@@ -9,7 +9,7 @@ mod presets;
 mod program;
 mod rotary;
 
-pub use adapter::{Lora, Targets};
+pub use adapter::{LINEAR_LAYERS, Lora, Targets};
 pub use config::{DecoderConfig, Family, RopeScaling};
 pub use error::ModelError;
 pub use parameters::{Init, Parameter, ParameterKind, Part};

@@ -103,7 +103,8 @@ impl Laid {
             Buffer { value: id, slot: value.slot, region, shape: value.shape, dtype: value.dtype, extent: value.extent }
         };
         let mut frees: Vec<Vec<Region>> = vec![Vec::new(); graph.nodes.len()];
-        for (index, b) in self.lifetimes.buffers.iter().enumerate() {
+        let results: Vec<usize> = graph.results.iter().filter_map(|v| self.lifetimes.of_value[v.index()]).collect();
+        for (index, b) in self.lifetimes.buffers.iter().enumerate().filter(|(index, _)| !results.contains(index)) {
             frees[b.last].push(self.region(index, b.bytes, base));
         }
         let steps = graph.nodes.iter().enumerate().zip(frees).map(|((index, node), frees)| Step {
@@ -117,7 +118,12 @@ impl Laid {
             after: Vec::new(),
             frees,
         });
-        Schedule { steps: steps.collect(), results: graph.results.iter().map(|&v| buffer(v)).collect() }
+        let unmade = graph.producers().into_iter().enumerate().filter(|(_, producer)| producer.is_none());
+        Schedule {
+            steps: steps.collect(),
+            initial: unmade.map(|(value, _)| ValueId(value as u32)).collect(),
+            results: graph.results.iter().map(|&v| buffer(v)).collect(),
+        }
     }
 }
 

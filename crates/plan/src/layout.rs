@@ -119,12 +119,19 @@ mod tests {
     fn check(buffers: &[(usize, usize, usize)], expected_bytes: usize) {
         let buffers: Vec<Lifetime> = buffers
             .iter()
-            .map(|&(bytes, first, last)| Lifetime { bytes, first, last, role: Role::Activation, content: Content::Values })
+            .map(|&(bytes, first, last)| Lifetime {
+                bytes,
+                first,
+                last,
+                role: Role::Activation,
+                content: Content::Values,
+            })
             .collect();
         let layout = layout(&buffers, expected_bytes);
         for (i, a) in buffers.iter().enumerate() {
             for (j, b) in buffers.iter().enumerate().skip(i + 1) {
-                let apart = layout.offsets[i] + a.bytes <= layout.offsets[j] || layout.offsets[j] + b.bytes <= layout.offsets[i];
+                let apart = layout.offsets[i] + a.bytes <= layout.offsets[j]
+                    || layout.offsets[j] + b.bytes <= layout.offsets[i];
                 assert!(!a.overlaps(b) || apart, "{i} and {j} share bytes");
             }
         }

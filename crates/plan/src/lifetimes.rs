@@ -95,11 +95,18 @@ pub fn lifetimes(graph: &Graph, target: &Target) -> Lifetimes {
                 (dies_here && fits).then_some(buffer)
             });
             let buffer = shared.unwrap_or_else(|| {
-                found.buffers.push(Lifetime { bytes, first: index, last: index, role: value.role, content: Content::Values });
+                found.buffers.push(Lifetime {
+                    bytes,
+                    first: index,
+                    last: index,
+                    role: value.role,
+                    content: Content::Values,
+                });
                 found.buffers.len() - 1
             });
             taken.push(buffer);
-            found.buffers[buffer].last = last_use[output.index()].max(index);
+            // Results outlive the last node, which so cannot take their place.
+            found.buffers[buffer].last = last_use[output.index()].clamp(index, graph.nodes.len() - 1);
             found.of_value[output.index()] = Some(buffer);
         }
         let scratch = node.op.workspace_bytes(&io, target);
@@ -132,7 +139,7 @@ fn occurrences(inputs: &[ValueId], value: ValueId) -> usize {
     inputs.iter().filter(|&&v| v == value).count()
 }
 
-/// Index of the last node that reads each value; results are read after the end.
+/// Index of the last node that reads each value; results are read after the last one.
 fn last_uses(graph: &Graph) -> Vec<usize> {
     let mut last = vec![0; graph.values.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -141,7 +148,7 @@ fn last_uses(graph: &Graph) -> Vec<usize> {
         }
     }
     for result in &graph.results {
-        last[result.index()] = graph.nodes.len().saturating_sub(1);
+        last[result.index()] = graph.nodes.len();
     }
     last
 }

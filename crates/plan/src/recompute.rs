@@ -62,7 +62,13 @@ pub fn recompute(graph: &Graph, drops: &Drops) -> Graph {
     };
     let available: HashSet<ValueId> =
         kept(graph).into_iter().filter(|&id| !dropped(graph.value(id).class, graph.value(id).layer)).collect();
-    let mut pass = Rebuild { source: graph, graph: graph.clone(), producers: graph.producers(), available, rebuilt: HashMap::new() };
+    let mut pass = Rebuild {
+        source: graph,
+        graph: graph.clone(),
+        producers: graph.producers(),
+        available,
+        rebuilt: HashMap::new(),
+    };
     pass.graph.nodes.clear();
     for node in &graph.nodes {
         let mut node = node.clone();

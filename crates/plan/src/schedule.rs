@@ -73,6 +73,8 @@ pub struct Step {
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
     pub steps: Vec<Step>,
+    /// The values that slots hold before the first step. Any other must be made by a step.
+    pub initial: Vec<ValueId>,
     /// Values the host reads after the last step.
     pub results: Vec<Buffer>,
 }

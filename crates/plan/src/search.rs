@@ -76,6 +76,16 @@ pub struct Chosen {
     pub report: Report,
 }
 
+impl Chosen {
+    /// Puts the measured figures of what no plan controls in place of the ones planned with.
+    pub fn restate(&mut self, fixed: &Fixed) {
+        let host = &mut self.report.host;
+        host.categories.process = fixed.host_process_bytes;
+        host.categories.data = fixed.host_data_bytes;
+        host.planned_bytes = host.categories.total();
+    }
+}
+
 /// Micro-batches beyond this bring no more speed on any known device.
 const MICRO_BATCH_TOKENS_MAX: usize = 65_536;
 /// Tokens whose logits exist at one time, from fastest to smallest.
@@ -98,15 +108,21 @@ struct Candidate {
 pub fn plan(request: &Request) -> Result<Chosen, PlanError> {
     let search = Search::new(request)?;
     search.check_host()?;
-    let mut ranked = match request.goal {
+    let ranked = match request.goal {
         Goal::Fastest => search.fastest_that_fit()?,
-        Goal::Lowest => vec![search.lowest()?],
+        Goal::Lowest => Vec::new(),
     };
-    ranked.retain(|c| c.arena_bytes <= search.arena_budget);
     for candidate in ranked {
         if let Some(chosen) = search.lay_out(candidate)? {
             return Ok(chosen);
         }
+    }
+    // The last resort, and the plan that a refusal names: it may lie a little before the end of the dial.
+    let lowest = search.lowest()?;
+    if lowest.arena_bytes <= search.arena_budget
+        && let Some(chosen) = search.lay_out(lowest)?
+    {
+        return Ok(chosen);
     }
     Err(search.refusal()?)
 }
@@ -128,11 +144,25 @@ impl<'a> Search<'a> {
         let fixed = request.fixed;
         let arena_budget = match request.device.backing {
             Backing::Gpu => request.budgets.gpu_bytes.saturating_sub(fixed.gpu_context_bytes),
-            Backing::Host => request.budgets.host_bytes.saturating_sub(fixed.host_process_bytes + fixed.host_data_bytes),
+            Backing::Host => {
+                request.budgets.host_bytes.saturating_sub(fixed.host_process_bytes + fixed.host_data_bytes)
+            }
         };
         let mut search = Self { request, arena_budget, dial: vec![Drops::default()], programs: RefCell::default() };
+        search.check_loss_chunks()?;
         search.dial = search.make_dial()?;
         Ok(search)
+    }
+
+    /// Every micro-batch considered must be divisible into as many chunks as the user wants.
+    fn check_loss_chunks(&self) -> Result<(), PlanError> {
+        let tokens = self.batches()?.last().map_or(0, |batch| batch.tokens);
+        match self.request.pins.loss_chunks {
+            Some(chunks) if !(1..=tokens).contains(&chunks) => Err(PlanError::Pin(format!(
+                "`plan.loss_chunks` is {chunks}, but a micro-batch of {tokens} tokens has 1 to {tokens} chunks"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// On a GPU the host holds only what no plan controls; if even that is too much, say so first.
@@ -170,7 +200,7 @@ impl<'a> Search<'a> {
 
     fn loss_chunks(&self, batch: BatchShape) -> Vec<usize> {
         if let Some(chunks) = self.request.pins.loss_chunks {
-            return vec![chunks.clamp(1, batch.tokens)];
+            return vec![chunks];
         }
         let mut chunks: Vec<usize> = LOSS_ROWS.iter().map(|rows| batch.tokens.div_ceil(*rows)).collect();
         chunks.dedup();
@@ -309,7 +339,16 @@ impl<'a> Search<'a> {
                 best = Some(candidate);
             }
         }
-        Ok(best.expect("the dial has a position"))
+        let mut best = best.expect("the dial has a position");
+        // What is dropped in the last layers is needed again at once; taking that back often costs nothing.
+        while best.level > 0 {
+            let candidate = self.evaluate(batch, chunks, best.level - 1)?;
+            if candidate.arena_bytes > best.arena_bytes {
+                break;
+            }
+            best = candidate;
+        }
+        Ok(best)
     }
 
     /// Positions of the dial at which a class has just been dropped in all its layers.
@@ -380,9 +419,7 @@ impl<'a> Search<'a> {
             arena: None,
         };
         match self.request.device.backing {
-            Backing::Gpu => {
-                (Categories { context: fixed.gpu_context_bytes, ..arena.unwrap_or_default() }, host)
-            }
+            Backing::Gpu => (Categories { context: fixed.gpu_context_bytes, ..arena.unwrap_or_default() }, host),
             Backing::Host => {
                 host.arena = arena;
                 (Categories::default(), host)
@@ -458,7 +495,13 @@ impl<'a> Search<'a> {
         };
         largest.retain(|(_, bytes)| *bytes > 0);
         largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        Ok(PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, largest, alternatives: self.alternatives(None)? })
+        Ok(PlanError::DoesNotFit {
+            memory,
+            budget_bytes,
+            needed_bytes,
+            largest,
+            alternatives: self.alternatives(None)?,
+        })
     }
 }
 
@@ -482,7 +525,9 @@ fn pinned_drops(pinned: &BTreeMap<String, usize>, classes: &Droppable) -> Result
         };
         let available = having.len();
         if layers > available {
-            return Err(PlanError::Pin(format!("`plan.recompute.{name}: {layers}`: the model has {available} such layers")));
+            return Err(PlanError::Pin(format!(
+                "`plan.recompute.{name}: {layers}`: the model has {available} such layers"
+            )));
         }
         drops.0.insert(class, layers);
     }

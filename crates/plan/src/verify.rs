@@ -97,8 +97,8 @@ struct Replay<'a> {
     name: &'a str,
     owners: BTreeMap<Place, Ownership>,
     arena_bytes: BTreeMap<Place, usize>,
-    /// Values some step of the schedule makes; all others are initial contents of slots.
-    made: HashSet<ValueId>,
+    /// Values that slots hold before the first step.
+    initial: HashSet<ValueId>,
     slot_versions: BTreeMap<SlotId, Owner>,
     clocks: Clocks<'a>,
 }
@@ -115,7 +115,7 @@ impl<'a> Replay<'a> {
             name,
             owners: BTreeMap::new(),
             arena_bytes: BTreeMap::from([(Place::Device, device_bytes), (Place::PinnedHost, pinned_bytes)]),
-            made: schedule.steps.iter().flat_map(|s| &s.outputs).map(|b| b.value).collect(),
+            initial: schedule.initial.iter().copied().collect(),
             slot_versions: BTreeMap::new(),
             clocks: Clocks::new(schedule),
         };
@@ -155,13 +155,18 @@ impl<'a> Replay<'a> {
         for buffer in step.inputs.iter().chain(&step.outputs) {
             self.in_arena(index, op, buffer.region)?;
             if buffer.region.bytes != buffer.shape.elements() * buffer.dtype.bytes() {
-                return Err(self.violation(index, op, format!("the buffer of value {} has the wrong size", buffer.value.0)));
+                return Err(self.violation(
+                    index,
+                    op,
+                    format!("the buffer of value {} has the wrong size", buffer.value.0),
+                ));
             }
         }
         for (position, input) in step.inputs.iter().enumerate() {
             let owner = self.expected(input);
             if !self.holds(input.region, owner) {
-                let reason = format!("input {position} (value {}) was never written there or is overwritten", input.value.0);
+                let reason =
+                    format!("input {position} (value {}) was never written there or is overwritten", input.value.0);
                 return Err(self.violation(index, op, reason));
             }
         }
@@ -184,7 +189,7 @@ impl<'a> Replay<'a> {
     /// Who must own a buffer's bytes for it to be readable.
     fn expected(&self, buffer: &Buffer) -> Owner {
         match buffer.slot {
-            Some(slot) if !self.made.contains(&buffer.value) => Owner::Initial(slot),
+            Some(slot) if self.initial.contains(&buffer.value) => Owner::Initial(slot),
             _ => Owner::Value(buffer.value),
         }
     }
@@ -228,7 +233,7 @@ impl<'a> Replay<'a> {
             }
         }
         for result in &schedule.results {
-            if !self.holds(result.region, Owner::Value(result.value)) {
+            if !self.holds(result.region, self.expected(result)) {
                 return Err(self.violation(end, "end", format!("result {} was overwritten", result.value.0)));
             }
         }

@@ -1,14 +1,62 @@
 //! `plimsoll bench`.
 
+use std::time::Instant;
+
+use plimsoll_train::{bench, prepare};
+
 use super::print_origins;
 use crate::args::BenchArgs;
 use crate::error::Failure;
-use crate::printer::Printer;
+use crate::printer::{Column, Printer, Table, bytes};
+use crate::{machine, spec, tables};
+
+/// Timed updates when none are asked for.
+const STEPS: u64 = 8;
 
 pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
+    let began = Instant::now();
     let resolved = args.common.resolve(Some(&args.file))?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
+    let present = machine::present(&resolved)?;
+    let spec = spec::spec(&resolved, &present.profile)?;
+    let budgets = machine::budgets(&resolved, &present.profile);
+    let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, 0, args.common.paranoid)?;
+    if !printer.is_json() {
+        printer.report(tables::decisions(&prepared.chosen.report));
+        printer.report(tables::memory(&prepared.chosen.report, None));
+    }
+    let steps = args.common.steps.unwrap_or(STEPS);
+    let mut progress = printer.progress("updates", steps);
+    let lr = resolved.run.optimizer.lr;
+    let report = bench(&mut prepared, spec.sequences, steps, lr, began, &mut |done, total| {
+        progress.advance_to((done + steps).saturating_sub(total));
+    })?;
+    progress.finish();
+    if printer.is_json() {
+        printer.json(&report);
+        return Ok(());
+    }
+    let mut table =
+        Table::new(&[Column::left(""), Column::right("planned"), Column::right("measured"), Column::right("ratio")]);
+    let ratio = |measured: f64, planned: f64| format!("{:.3}", measured / planned);
+    table.row([
+        "update".to_owned(),
+        format!("{:.1} ms", report.predicted_step_ms),
+        format!("{:.1} ms", report.step_ms),
+        ratio(report.step_ms, report.predicted_step_ms),
+    ]);
+    table.row([
+        "host memory".to_owned(),
+        bytes(report.host.planned_bytes),
+        bytes(report.host.used_bytes),
+        ratio(report.host.used_bytes as f64, report.host.planned_bytes as f64),
+    ]);
+    printer.data(table);
+    printer.data(format!(
+        "{:.0} tokens/s, loss {:.4} -> {:.4}, first update after {:.2} s",
+        report.tokens_per_s, report.loss_first, report.loss_last, report.first_step_s
+    ));
     Ok(())
 }

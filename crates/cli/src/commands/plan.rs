@@ -1,14 +1,61 @@
 //! `plimsoll plan`.
 
+use plimsoll_plan::{Fixed, PlanError};
+use plimsoll_train::{TrainError, plan_only};
+
 use super::print_origins;
 use crate::args::PlanArgs;
 use crate::error::Failure;
 use crate::printer::Printer;
+use crate::{machine, spec, tables};
 
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     let resolved = args.common.resolve(args.file.as_deref())?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    Ok(())
+    let device = machine::planned(&resolved)?;
+    let spec = spec::spec(&resolved, &device)?;
+    let budgets = machine::budgets(&resolved, &device);
+    let fixed = Fixed {
+        gpu_context_bytes: device.context_bytes,
+        host_process_bytes: device.host_process_bytes,
+        host_data_bytes: 0,
+    };
+    match plan_only(&spec, &device, budgets, fixed) {
+        Ok((chosen, _)) => {
+            let report = &chosen.report;
+            if printer.is_json() {
+                printer.json(report);
+            } else {
+                printer.data(tables::decisions(report));
+                printer.data(tables::memory(report, None));
+                printer.data(tables::alternatives(&report.alternatives));
+            }
+            Ok(())
+        }
+        Err(error) => {
+            if let TrainError::Plan(refusal) = &error {
+                show_refusal(refusal, &device.name, printer);
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// What was tried, before the error says what to do.
+fn show_refusal(refusal: &PlanError, device: &str, printer: &Printer) {
+    let PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, alternatives, .. } = refusal else { return };
+    if printer.is_json() {
+        printer.json(&serde_json::json!({
+            "fits": false,
+            "device": device,
+            "memory": memory,
+            "budget_bytes": budget_bytes,
+            "needed_bytes": needed_bytes,
+            "alternatives": alternatives,
+        }));
+    } else if !alternatives.is_empty() {
+        printer.report(tables::alternatives(alternatives));
+    }
 }

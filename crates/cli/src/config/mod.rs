@@ -34,15 +34,11 @@ mod yaml;
 
 pub use layers::{Flag, Overrides, Source, load};
 pub use method::{Lora, Method, Targets};
-pub use model::{ModelShape, ModelSource};
-pub use origin::Origin;
+pub use model::ModelSource;
 pub use render::quoted;
-pub use resolved::{OriginRow, Resolved};
-pub use run::{
-    Batch, DataConfig, EvalConfig, Length, MemoryConfig, OptimizerConfig, PlanPins, RunConfig, SaveConfig,
-    ScheduleConfig,
-};
-pub use size::{Budget, Extent};
+pub use resolved::Resolved;
+pub use run::{Batch, Length, RunConfig};
+pub use size::Budget;
 pub use words::{
-    DataFormat, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
+    DataFormat, Goal, Init, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
 };

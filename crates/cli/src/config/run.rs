@@ -48,6 +48,8 @@ pub struct DataConfig {
     pub eval: Vec<String>,
     /// The share of the training rows held out for evaluation.
     pub eval_split: Option<f64>,
+    /// Folder of the tokenizer, where it is not the model's own.
+    pub tokenizer: Option<String>,
     pub format: DataFormat,
     /// In tokens.
     pub max_length: u64,
@@ -157,6 +159,7 @@ fn data(section: &Reader<'_>) -> Result<DataConfig, Failure> {
         train: section.find("train")?.unwrap_or_default(),
         eval: section.find("eval")?.unwrap_or_default(),
         eval_split: section.find("eval_split")?,
+        tokenizer: section.find("tokenizer")?,
         format: section.get("format")?,
         max_length: section.get("max_length")?,
         overlong: section.get("overlong")?,

@@ -217,6 +217,7 @@ static DATA: Section = Section {
         leaf("max_length", Kind::COUNT).default("1024").also(&["max_seq_length", "sequence_len", "cutoff_len"]),
         leaf("overlong", Kind::Word(Overlong::WORDS)).default("error"),
         leaf("shuffle", Kind::Bool).default("true"),
+        leaf("tokenizer", Kind::Text).also(&["tokenizer_name", "tokenizer_path"]),
     ],
     one_of: &[&["eval", "eval_split"]],
 };

@@ -179,8 +179,12 @@ impl OpRule for HeadNorm {
         let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
         let qkv = node.inputs[0];
         let weights = &node.inputs[1..];
-        // Both weights belong to the same layer's norm; freezing one of them alone freezes its update, not this sum.
-        let weight_grad = self.weight && weights.iter().all(|&w| pass.trainable(w));
+        let trained = weights.iter().filter(|&&w| pass.trainable(w)).count();
+        if trained == 1 {
+            let reason = "its two weights can only be trained or frozen together".into();
+            return Err(GraphError::Invalid { op: self.name(), reason });
+        }
+        let weight_grad = trained == 2;
         let op = HeadNormGrad { heads: self.heads, weight: self.weight, weight_grad };
         let mut inputs = vec![qkv, node.outputs[1], dy];
         inputs.extend(weights);

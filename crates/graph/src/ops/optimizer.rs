@@ -37,10 +37,11 @@ impl OpRule for GlobalNorm {
     }
 }
 
-/// `hyper` holds `lr, 1 - β1^t, 1 - β2^t, 0`.
+/// `hyper` holds `lr, 1 - β1^t, 1 - β2^t, 0`, the powers taken in double precision.
 pub const HYPER_LEN: usize = 4;
 
-/// Decoupled weight decay. Inputs `p, g, m, v, hyper, clip, [master]`; outputs `p, g = 0, m, v, [master]`.
+/// Decoupled weight decay. `1 - β` is taken from the decimal as written (0.999, not its float32 neighbour),
+/// in keeping with the bias corrections in `hyper`. Inputs `p, g, m, v, hyper, clip, [master]`; outputs `p, g = 0, m, v, [master]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdamW {
     pub beta1: f32,
@@ -79,7 +80,7 @@ impl OpRule for AdamW {
     }
 }
 
-/// Inputs `p, g, hyper, clip, [momentum], [master]`; outputs `p, g = 0, [momentum], [master]`.
+/// Weight decay joins the gradient before the momentum. Inputs `p, g, hyper, clip, [momentum], [master]`; outputs `p, g = 0, [momentum], [master]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sgd {
     /// Zero: plain SGD, no state.

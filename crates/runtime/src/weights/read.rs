@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use half::{bf16, f16};
 use plimsoll_graph::{DType, Shape};
 use plimsoll_plan::Region;
-use safetensors::tensor::{Dtype, Metadata, SafeTensors};
+use safetensors::tensor::{Dtype, Metadata};
 
 use super::{PIECE_BYTES, WeightError};
 use crate::Backend;
@@ -110,7 +110,10 @@ impl Checkpoint {
     ) -> Result<(), WeightError> {
         self.check(name, shape)?;
         let (info, path, file) = self.find(name, shape)?;
-        let direct = matches!((info.dtype, dtype), (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16));
+        let direct = matches!(
+            (info.dtype, dtype),
+            (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16)
+        );
         if direct && let Some(place) = backend.host_bytes(region) {
             return file.read_exact_at(place, info.offset).map_err(|e| WeightError::io(path, e));
         }
@@ -162,9 +165,10 @@ fn header(path: &Path, file: &File) -> Result<(u64, Metadata), WeightError> {
     if 8 + header_bytes > found_bytes {
         return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes: 8 + header_bytes, found_bytes });
     }
-    let mut buffer = vec![0; 8 + header_bytes as usize];
-    file.read_exact_at(&mut buffer, 0).map_err(|e| WeightError::io(path, e))?;
-    let (_, metadata) = SafeTensors::read_metadata(&buffer).map_err(|e| WeightError::format(path, e))?;
+    let mut buffer = vec![0; header_bytes as usize];
+    file.read_exact_at(&mut buffer, 8).map_err(|e| WeightError::io(path, e))?;
+    // Checks that the tensors lie one behind another and that shapes and sizes agree.
+    let metadata: Metadata = serde_json::from_slice(&buffer).map_err(|e| WeightError::format(path, e))?;
     let expected_bytes = 8 + header_bytes + metadata.data_len() as u64;
     if found_bytes < expected_bytes {
         return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes, found_bytes });

@@ -1,0 +1,25 @@
+//! Ctrl-C asks the run to stop after the update it is in; a second one ends the process at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn ask(signal: libc::c_int) {
+    STOP.store(true, Ordering::Relaxed);
+    // SAFETY: restoring the default action is allowed inside a handler.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+    }
+}
+
+/// Listens for Ctrl-C and for a polite `kill`, and returns what they set.
+pub fn listen() -> &'static AtomicBool {
+    let handler = ask as extern "C" fn(libc::c_int);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic and calls `signal`, both safe in a handler.
+        unsafe {
+            libc::signal(signal, handler as libc::sighandler_t);
+        }
+    }
+    &STOP
+}

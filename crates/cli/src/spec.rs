@@ -1,0 +1,169 @@
+//! From the configuration to what the planner and the trainer take.
+
+use plimsoll_graph::DType;
+use plimsoll_models::{Lora, OptimizerKind, Recipe, Targets};
+use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
+use plimsoll_train::{LearningRate, Model, Shape, Spec};
+
+use crate::config::{
+    self, Batch, Init, Length, Method, ModelSource, OptimizerName, Precision, Resolved, RunConfig, ScheduleName,
+    StateStorage, Storage, Task,
+};
+use crate::error::Failure;
+
+/// Everything a plan depends on; what this version cannot do is refused here.
+pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
+    let run = &resolved.run;
+    if !matches!(run.task, Task::Pretrain | Task::Sft) {
+        return Err(resolved.unsupported("task", &["pretrain", "sft"]));
+    }
+    Ok(Spec {
+        model: model(run)?,
+        recipe: recipe(resolved, device)?,
+        sequences: sequences(resolved)?,
+        max_length: run.data.max_length as usize,
+        goal: match run.memory.goal {
+            config::Goal::Fastest => Goal::Fastest,
+            config::Goal::Lowest => Goal::Lowest,
+        },
+        pins: pins(run),
+        seed: run.seed,
+    })
+}
+
+fn model(run: &RunConfig) -> Result<Model, Failure> {
+    let mut model = match &run.model {
+        ModelSource::Name(name) => Model::find(name)?,
+        ModelSource::Shape(shape) => Model::from_shape(serde_json::Value::Object(shape.config.clone()))?,
+    };
+    model.random |= run.init == Init::Random;
+    Ok(model)
+}
+
+fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure> {
+    let run = &resolved.run;
+    let compute = compute(resolved, device)?;
+    stored_base(resolved, compute)?;
+    let state = match run.optimizer.state {
+        StateStorage::Fp32 => DType::F32,
+        StateStorage::Bf16 if device.backing == Backing::Gpu => DType::BF16,
+        StateStorage::Bf16 | StateStorage::Int8 => return Err(resolved.unsupported("optimizer.state", &["fp32"])),
+    };
+    let weight_decay = run.optimizer.weight_decay as f32;
+    let optimizer = match run.optimizer.name {
+        OptimizerName::AdamW => OptimizerKind::AdamW {
+            beta1: run.optimizer.betas[0] as f32,
+            beta2: run.optimizer.betas[1] as f32,
+            eps: run.optimizer.eps as f32,
+            weight_decay,
+        },
+        OptimizerName::Sgd => {
+            OptimizerKind::Sgd { momentum: run.optimizer.momentum.unwrap_or(0.0) as f32, weight_decay }
+        }
+        OptimizerName::Adafactor | OptimizerName::Muon => {
+            return Err(resolved.unsupported("optimizer.name", &["adamw", "sgd"]));
+        }
+    };
+    let (lora, freeze) = match &run.method {
+        Method::Full { freeze } => (None, freeze.clone()),
+        Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
+    };
+    Ok(Recipe {
+        lora,
+        freeze,
+        optimizer,
+        clip: run.clip.map(|c| c as f32),
+        compute,
+        state,
+        // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
+        master: compute != DType::F32 && state == DType::F32,
+    })
+}
+
+fn adapter(lora: &config::Lora) -> Lora {
+    Lora {
+        r: lora.r as usize,
+        alpha: lora.alpha as f32,
+        dropout: lora.dropout as f32,
+        targets: match &lora.targets {
+            config::Targets::AllLinear => Targets::AllLinear,
+            config::Targets::Names(names) => Targets::Named(names.clone()),
+        },
+        rslora: lora.rslora,
+    }
+}
+
+fn compute(resolved: &Resolved, device: &DeviceProfile) -> Result<DType, Failure> {
+    match (resolved.run.precision, device.backing) {
+        (Precision::Auto | Precision::Fp32, Backing::Host) => Ok(DType::F32),
+        (_, Backing::Host) => Err(resolved.unsupported("precision", &["fp32 on the CPU"])),
+        (Precision::Auto, Backing::Gpu) => Ok(device.native16),
+        (Precision::Fp32, Backing::Gpu) => Ok(DType::F32),
+        (Precision::Bf16, Backing::Gpu) => Ok(DType::BF16),
+        (Precision::Fp16, Backing::Gpu) => Ok(DType::F16),
+    }
+}
+
+/// Frozen weights are stored in the type they are computed in.
+fn stored_base(resolved: &Resolved, compute: DType) -> Result<(), Failure> {
+    let (stored, word) = match compute {
+        DType::BF16 => (Storage::Bf16, "bf16"),
+        DType::F16 => (Storage::Fp16, "fp16"),
+        _ => (Storage::Fp32, "fp32"),
+    };
+    if resolved.run.base == Storage::Auto || resolved.run.base == stored {
+        return Ok(());
+    }
+    Err(resolved.unsupported("base", &["auto", word]))
+}
+
+/// Sequences of one update; a batch in tokens must be whole sequences.
+fn sequences(resolved: &Resolved) -> Result<usize, Failure> {
+    let max_length = resolved.run.data.max_length;
+    match resolved.run.batch {
+        Batch::Sequences(n) => Ok(n as usize),
+        Batch::Tokens(tokens) if tokens >= max_length && tokens.is_multiple_of(max_length) => {
+            Ok((tokens / max_length) as usize)
+        }
+        Batch::Tokens(tokens) => {
+            let below = (tokens / max_length).max(1) * max_length;
+            Err(resolved
+                .invalid(
+                    "batch.tokens",
+                    format!("a batch of {tokens} tokens is not a whole number of sequences of {max_length} tokens"),
+                )
+                .hint(format!("set batch.tokens to {below} or {}, or change data.max_length", below + max_length)))
+        }
+    }
+}
+
+fn pins(run: &RunConfig) -> Pins {
+    Pins {
+        micro_batch_tokens: run.plan.micro_batch_tokens.map(|n| n as usize),
+        loss_chunks: run.plan.loss_chunks.map(|n| n as usize),
+        recompute: run.plan.recompute.as_ref().map(|m| m.iter().map(|(k, v)| (k.clone(), *v as usize)).collect()),
+    }
+}
+
+/// Updates of the run, given how many sequences one epoch has.
+pub fn total_updates(run: &RunConfig, epoch_sequences: usize, sequences: usize) -> u64 {
+    match run.schedule.length {
+        Length::Steps(steps) => steps,
+        Length::Epochs(epochs) => ((epochs * epoch_sequences as f64 / sequences as f64).ceil() as u64).max(1),
+    }
+}
+
+pub fn learning_rate(run: &RunConfig, total: u64) -> LearningRate {
+    let schedule = &run.schedule;
+    let shape = match schedule.name {
+        ScheduleName::Constant => Shape::Constant,
+        ScheduleName::Linear => Shape::Linear,
+        ScheduleName::Cosine => Shape::Cosine,
+        ScheduleName::OneCycle => Shape::OneCycle,
+        ScheduleName::ConstantLinear => {
+            let start = schedule.decay_start.map_or((total as f64 * 0.8) as u64, |extent| extent.steps(total));
+            Shape::ConstantLinear { decay_start: start }
+        }
+    };
+    LearningRate { peak: run.optimizer.lr, shape, warmup: schedule.warmup.steps(total), total, last: schedule.last }
+}

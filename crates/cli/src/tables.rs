@@ -1,0 +1,95 @@
+//! The tables of a plan: where every byte goes, and what else could be done.
+
+use plimsoll_plan::{Alternative, Report};
+
+use crate::printer::{Column, Table, bytes};
+
+/// Where the planned memory goes; with the measured peak when the run is over.
+pub fn memory(report: &Report, measured_host_bytes: Option<u64>) -> String {
+    let mut text = String::new();
+    if report.gpu.planned_bytes > 0 {
+        let rows: Vec<_> = report.gpu.categories.rows().to_vec();
+        text += &one_memory("GPU memory", &rows, report.gpu.planned_bytes, report.gpu.budget_bytes, None);
+        text.push('\n');
+    }
+    let host = &report.host;
+    text +=
+        &one_memory("host memory", &host.categories.rows(), host.planned_bytes, host.budget_bytes, measured_host_bytes);
+    text
+}
+
+fn one_memory(
+    name: &'static str,
+    rows: &[(&'static str, u64)],
+    planned: u64,
+    budget: u64,
+    measured: Option<u64>,
+) -> String {
+    let mut table = Table::new(&[Column::left(name), Column::right("planned"), Column::right("share")]);
+    for (category, size) in rows.iter().filter(|(_, size)| *size > 0) {
+        table.row([(*category).to_owned(), bytes(*size), share(*size, planned)]);
+    }
+    table.row(["total".to_owned(), bytes(planned), share(planned, budget) + " of the budget"]);
+    table.row(["budget".to_owned(), bytes(budget), String::new()]);
+    if let Some(measured) = measured {
+        table.row(["measured peak".to_owned(), bytes(measured), share(measured, planned) + " of the plan"]);
+    }
+    table.to_string()
+}
+
+fn share(part: u64, whole: u64) -> String {
+    format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64)
+}
+
+/// The chosen decisions in words.
+pub fn decisions(report: &Report) -> String {
+    let mut recompute: Vec<String> = report.recompute.iter().map(|(class, k)| format!("{class} ×{k}")).collect();
+    if recompute.is_empty() {
+        recompute.push("nothing".into());
+    }
+    let layout = &report.layout;
+    let over = 100.0 * (layout.arena_bytes as f64 / layout.lower_bound_bytes.max(1) as f64 - 1.0);
+    let mut table = Table::new(&[Column::left("decision"), Column::left("value")]);
+    let rows = [
+        ("device", report.device.clone()),
+        ("update", format!("{} sequences, exact", report.effective_batch.sequences)),
+        ("micro-batch", format!("{} tokens, {} per update", report.micro_batch_tokens, report.accumulation)),
+        ("recompute", recompute.join(", ")),
+        ("loss", format!("{} chunk(s)", report.loss_chunks)),
+        ("layout", format!("{over:.2} % above the lower bound")),
+        (
+            "predicted",
+            format!(
+                "{:.0} ms per update, {:.0} tokens/s, bound by {}",
+                report.predicted.step_ms, report.predicted.tokens_per_s, report.predicted.bound_by
+            ),
+        ),
+    ];
+    for (name, value) in rows {
+        table.row([name.to_owned(), value]);
+    }
+    table.to_string()
+}
+
+pub fn alternatives(alternatives: &[Alternative]) -> String {
+    let on_gpu = alternatives.iter().any(|a| a.gpu_bytes > 0);
+    let mut table = Table::new(&[
+        Column::left(""),
+        Column::left("plan"),
+        Column::right("micro-batch"),
+        Column::right(if on_gpu { "GPU" } else { "host" }),
+        Column::right("tokens/s"),
+        Column::left(""),
+    ]);
+    for a in alternatives {
+        table.row([
+            if a.chosen { ">" } else { "" }.to_owned(),
+            a.name.clone(),
+            a.micro_batch_tokens.to_string(),
+            bytes(if on_gpu { a.gpu_bytes } else { a.host_bytes }),
+            format!("{:.0}", a.tokens_per_s),
+            a.why_not.clone().unwrap_or_default(),
+        ]);
+    }
+    table.to_string()
+}

@@ -1,0 +1,142 @@
+//! A backend made of the reference itself, with faults on request: it shows that the suite lets a
+//! right backend pass and catches the wrong ones.
+
+use plimsoll_graph::ops::InnerDropout;
+use plimsoll_graph::{DType, OpRule, Target};
+use plimsoll_plan::{Buffer, Region, Step};
+use plimsoll_runtime::{Active, Backend, RuntimeError};
+
+use crate::reference::{self, Array, MaskSource};
+use crate::{Random, Tensor};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Writes one element past the last output.
+    WritesBeyond,
+    /// Leaves a mark in its first input.
+    ChangesInput,
+    /// Computes with rows that are not in use.
+    ReadsInactiveRows,
+    /// The last bit depends on the address.
+    FollowsAddress,
+    /// Off by a little in one entry.
+    Imprecise,
+    /// Does not write its last entry.
+    LeavesGap,
+}
+
+pub struct ModelBackend {
+    arena: Vec<u8>,
+    fault: Fault,
+}
+
+impl ModelBackend {
+    pub fn new(fault: Fault) -> Self {
+        Self { arena: Vec::new(), fault }
+    }
+
+    fn tensor(&self, buffer: &Buffer) -> Tensor {
+        let bytes = &self.arena[buffer.region.offset..buffer.region.end()];
+        Tensor::from_bytes(&value(buffer), bytes)
+    }
+
+    fn store(&mut self, buffer: &Buffer, index: usize, number: f64) {
+        let at = buffer.region.offset + index * buffer.dtype.bytes();
+        match buffer.dtype {
+            DType::F64 => self.arena[at..at + 8].copy_from_slice(&number.to_le_bytes()),
+            _ => self.arena[at..at + 4].copy_from_slice(&(number as f32).to_le_bytes()),
+        }
+    }
+
+    fn spoil(&mut self, step: &Step, results: &mut [Array]) {
+        let (first, last) = (&step.inputs[0], step.outputs.last().expect("an output"));
+        let numbers = &mut results.last_mut().expect("a result").data;
+        let Some(number) = numbers.last_mut() else { return };
+        match self.fault {
+            Fault::None | Fault::ReadsInactiveRows | Fault::LeavesGap => {}
+            Fault::WritesBeyond => self.arena[last.region.end()] ^= 1,
+            Fault::ChangesInput => self.arena[first.region.offset] ^= 1,
+            Fault::FollowsAddress => *number *= 1.0 + (last.region.offset / 64 % 8) as f64 * 1e-7,
+            Fault::Imprecise => *number += 1e-4,
+        }
+    }
+}
+
+/// The description a buffer was made from, as far as it matters.
+fn value(buffer: &Buffer) -> plimsoll_graph::Value {
+    plimsoll_graph::Value {
+        name: String::new(),
+        shape: buffer.shape,
+        dtype: buffer.dtype,
+        role: plimsoll_graph::Role::Activation,
+        extent: buffer.extent,
+        layer: None,
+        class: plimsoll_graph::Class::NONE,
+        slot: None,
+    }
+}
+
+/// Draws each element from its own seed.
+struct Masks;
+
+impl MaskSource for Masks {
+    fn keep(&mut self, dropout: InnerDropout, row_ids: &Array, key: &Array, cols: usize) -> Vec<bool> {
+        let mut seed = u64::from(dropout.site);
+        for word in &key.data {
+            seed = Random::new(seed ^ *word as u64).next_u64();
+        }
+        let limit = 2.0 * f64::from(dropout.p) - 1.0;
+        let unit = |id: f64, col: usize| Random::new(Random::new(seed ^ id as u64).next_u64() ^ col as u64).unit();
+        row_ids.data.iter().flat_map(|&id| (0..cols).map(move |col| unit(id, col) >= limit)).collect()
+    }
+}
+
+impl Backend for ModelBackend {
+    fn name(&self) -> &str {
+        "model"
+    }
+
+    fn target(&self) -> Target {
+        Target { workers: 1, matmul_workspace_bytes: 0 }
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
+        self.arena = vec![0; bytes];
+        Ok(())
+    }
+
+    fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError> {
+        let read = match self.fault {
+            Fault::ReadsInactiveRows => Active { tokens: step.inputs[0].shape.rows(), ..active },
+            _ => active,
+        };
+        let inputs: Vec<Array> = step.inputs.iter().map(|b| self.tensor(b).array(read)).collect();
+        let mut results = reference::evaluate(&step.op, &inputs.iter().collect::<Vec<_>>(), &mut Masks);
+        self.spoil(step, &mut results);
+        for (buffer, result) in step.outputs.iter().zip(&results) {
+            let written = result.data.len() - usize::from(self.fault == Fault::LeavesGap && !result.data.is_empty());
+            for (index, &number) in result.data[..written].iter().enumerate() {
+                self.store(buffer, index, number);
+            }
+        }
+        if step.outputs.is_empty() {
+            return Err(RuntimeError::Step { step: 0, op: step.op.name(), reason: "it has no outputs".into() });
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.arena[region.offset..region.end()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+        bytes.copy_from_slice(&self.arena[region.offset..region.end()]);
+        Ok(())
+    }
+
+    fn host_bytes(&mut self, region: Region) -> Option<&mut [u8]> {
+        Some(&mut self.arena[region.offset..region.end()])
+    }
+}

@@ -1,0 +1,77 @@
+//! What every operator means, in f64 and without a trick: loops over the definition. Micro-batches
+//! are cut to the rows in use before they come here, so nothing below knows of padding.
+//! Each family's gradients are checked against central differences of its forward definition.
+
+mod activation;
+mod array;
+mod attention;
+mod elementwise;
+mod embedding;
+mod finite_difference;
+mod linear;
+mod loss;
+mod norm;
+mod optimizer;
+mod rope;
+
+use plimsoll_graph::Op;
+use plimsoll_graph::ops::InnerDropout;
+
+pub use array::Array;
+pub use finite_difference::finite_difference;
+
+/// Where dropout masks come from.
+pub trait MaskSource {
+    /// For each row id and column whether the element is kept.
+    fn keep(&mut self, dropout: InnerDropout, row_ids: &Array, key: &Array, cols: usize) -> Vec<bool>;
+}
+
+/// For operators that drop nothing.
+pub struct NoDropout;
+
+impl MaskSource for NoDropout {
+    fn keep(&mut self, _: InnerDropout, _: &Array, _: &Array, _: usize) -> Vec<bool> {
+        panic!("this operator was said to drop nothing")
+    }
+}
+
+/// The factors an element is multiplied by: zero, or `1 / (1 - p)`.
+fn dropout_factors(
+    dropout: InnerDropout,
+    row_ids: &Array,
+    key: &Array,
+    cols: usize,
+    masks: &mut dyn MaskSource,
+) -> Array {
+    let kept = 1.0 / (1.0 - f64::from(dropout.p));
+    let keep = masks.keep(dropout, row_ids, key, cols);
+    Array::new(&[row_ids.rows(), cols], keep.into_iter().map(|k| if k { kept } else { 0.0 }).collect())
+}
+
+/// The outputs of an operator, in its order.
+pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<Array> {
+    match op {
+        Op::Linear(op) => vec![linear::linear(op, inputs, masks)],
+        Op::BiasGrad(op) => vec![linear::bias_grad(op, inputs)],
+        Op::RmsNorm(op) => norm::rms_norm(op, inputs),
+        Op::RmsNormGrad(op) => norm::rms_norm_grad(op, inputs),
+        Op::HeadNorm(op) => norm::head_norm(op, inputs),
+        Op::HeadNormGrad(op) => norm::head_norm_grad(op, inputs),
+        Op::Rope(op) => vec![rope::rope(op, inputs)],
+        Op::Attention(op) => attention::attention(op, inputs),
+        Op::AttentionGrad(op) => vec![attention::attention_grad(op, inputs)],
+        Op::Gated(op) => vec![activation::gated(op, inputs)],
+        Op::GatedGrad(op) => vec![activation::gated_grad(op, inputs)],
+        Op::Pointwise(op) => vec![activation::pointwise(op, inputs)],
+        Op::PointwiseGrad(op) => vec![activation::pointwise_grad(op, inputs)],
+        Op::Embed(_) => vec![embedding::embed(inputs)],
+        Op::EmbedGrad(_) => vec![embedding::embed_grad(inputs)],
+        Op::VocabLoss(op) => loss::vocab_loss(op, inputs),
+        Op::LastLogits(op) => vec![loss::last_logits(op, inputs)],
+        Op::Add(_) => vec![elementwise::add(inputs)],
+        Op::Dropout(op) => vec![elementwise::dropout(op, inputs, masks)],
+        Op::GlobalNorm(op) => vec![optimizer::global_norm(op, inputs)],
+        Op::AdamW(op) => optimizer::adamw(op, inputs),
+        Op::Sgd(op) => optimizer::sgd(op, inputs),
+    }
+}

@@ -1,0 +1,253 @@
+//! A small decoder as a forward graph, in the variants that models come in.
+
+use plimsoll_conformance::{Data, Random, Tensor};
+use plimsoll_graph::ops::*;
+use plimsoll_graph::{Class, DType, Extent, Graph, Op, Role, Slot, SlotTable, ValueId};
+use plimsoll_runtime::Active;
+
+const VOCAB: usize = 13;
+const DIM: usize = 8;
+const FFN: usize = 6;
+const HEADS: Heads = Heads { query: 4, kv: 2, head_dim: 4 };
+const ROWS: usize = 12;
+const LENGTHS: [usize; 3] = [5, 1, 3];
+/// How full the micro-batch is.
+pub const ACTIVE: Active = Active { tokens: 9, sequences: 3 };
+
+/// A forward graph and what its slots hold.
+pub struct Model {
+    pub graph: Graph,
+    pub slots: SlotTable,
+    random: Random,
+    pub content: Vec<(ValueId, Tensor)>,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        Self { graph: Graph::new(), slots: SlotTable::default(), random: Random::new(seed), content: Vec::new() }
+    }
+
+    fn slot(&mut self, name: &str, role: Role, tensor: Tensor) -> ValueId {
+        let (shape, dtype, extent) = (tensor.shape, tensor.dtype(), tensor.extent);
+        let id = self.slots.add(Slot { name: name.to_owned(), shape, dtype, role, extent, layer: None });
+        let value = self.graph.slot(&self.slots, id);
+        self.content.push((value, tensor));
+        value
+    }
+
+    /// Around one for norms (rank 1), small for matrices.
+    fn parameter(&mut self, name: &str, shape: &[usize]) -> ValueId {
+        let mut tensor = self.random.fixed(shape);
+        if let (Data::F32(data), 1) = (&mut tensor.data, shape.len()) {
+            data.iter_mut().for_each(|x| *x = 1.0 + 0.5 * *x);
+        }
+        self.slot(name, Role::Weight, tensor)
+    }
+
+    fn apply(&mut self, op: impl Into<Op>, inputs: &[ValueId]) -> ValueId {
+        self.graph.apply(op, inputs, "", Class::NONE).expect("a valid operator")
+    }
+
+    /// For operators that save something behind their result.
+    fn apply_all<const N: usize>(&mut self, op: impl Into<Op>, inputs: &[ValueId]) -> [ValueId; N] {
+        let outputs = self.graph.apply_all(op, inputs, &[("", Class::NONE); N]).expect("a valid operator");
+        outputs.try_into().expect("as many as named")
+    }
+
+    pub fn named(&self, name: &str) -> ValueId {
+        let slot = self.slots.find(name).unwrap_or_else(|| panic!("no slot {name}"));
+        self.content.iter().map(|(v, _)| *v).find(|v| self.graph.value(*v).slot == Some(slot)).expect("in the graph")
+    }
+
+    pub fn all_weights(&self) -> Vec<ValueId> {
+        self.content.iter().map(|(v, _)| *v).filter(|v| self.graph.value(*v).role == Role::Weight).collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct Lora {
+    pub rank: usize,
+    pub p: f32,
+}
+
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub layers: usize,
+    pub bias: bool,
+    /// Queries, keys and values by three products into one row.
+    pub split_qkv: bool,
+    pub qk_norm: bool,
+    pub window: Option<usize>,
+    /// The residual sum as part of the next norm, or of the product before it.
+    pub fused_residual: bool,
+    pub gated: bool,
+    pub activation: Activation,
+    pub embed_dropout: bool,
+    pub tied: bool,
+    pub softcap: Option<f32>,
+    pub lora: Option<Lora>,
+}
+
+pub const PLAIN: Options = Options {
+    layers: 1,
+    bias: false,
+    split_qkv: false,
+    qk_norm: false,
+    window: None,
+    fused_residual: false,
+    gated: true,
+    activation: Activation::Silu,
+    embed_dropout: false,
+    tied: false,
+    softcap: None,
+    lora: None,
+};
+
+/// What every layer reads beside its weights.
+struct Inputs {
+    positions: ValueId,
+    table: ValueId,
+    boundaries: ValueId,
+    row_ids: ValueId,
+    key: ValueId,
+}
+
+/// A small decoder with its loss. Weights are slots named as they are used.
+pub fn decoder(options: Options, seed: u64) -> Model {
+    let mut m = Model::new(seed);
+    let tokens = m.random.token_ints(ROWS, VOCAB);
+    let tokens = m.slot("tokens", Role::Input, tokens);
+    let positions = Tensor::token_ints(vec![0, 1, 2, 3, 4, 0, 0, 1, 2, 0, 0, 0]);
+    let table = m.random.fixed(&[5, HEADS.head_dim]);
+    let row_ids = Tensor::row_ids((0..ROWS as u32).map(|i| 100 + 7 * i).collect());
+    let inputs = Inputs {
+        positions: m.slot("positions", Role::Input, positions),
+        table: m.slot("rope", Role::Input, table),
+        boundaries: m.slot("boundaries", Role::Input, Tensor::boundaries(&LENGTHS, 4)),
+        row_ids: m.slot("row_ids", Role::Input, row_ids),
+        key: m.slot("key", Role::Input, Tensor::rng_key([3, 1, 4, 1])),
+    };
+    let embedding = m.parameter("embedding", &[VOCAB, DIM]);
+    let mut x = m.apply(Embed { dtype: DType::F32 }, &[embedding, tokens]);
+    if options.embed_dropout {
+        x = m.apply(Dropout { p: 0.25, site: 1000 }, &[x, inputs.row_ids, inputs.key]);
+    }
+    for layer in 0..options.layers {
+        x = decoder_layer(&mut m, options, layer, x, &inputs);
+    }
+    let weight = m.parameter("final_norm", &[DIM]);
+    let norm = RmsNorm { eps: 1e-3, weight: true, residual: false };
+    let [hidden, _rstd] = m.apply_all(norm, &[x, weight]);
+    let head = if options.tied { embedding } else { m.parameter("head", &[VOCAB, DIM]) };
+    let targets = m.slot("targets", Role::Input, Tensor::token_ints(vec![4, -100, 0, 12, 7, 7, -100, 3, 1, 5, 5, 5]));
+    let scale = m.slot("scale", Role::Input, Tensor::fixed(&[1], vec![1.0 / 7.0]));
+    let loss = m.slot("loss", Role::Loss, Tensor::new(&[1], Extent::Fixed, Data::F64(vec![0.0])));
+    let op = VocabLoss { softcap: options.softcap, chunks: 2, grad: None };
+    m.apply(op, &[hidden, head, targets, scale, loss]);
+    m
+}
+
+fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inputs: &Inputs) -> ValueId {
+    let name = |part: &str| format!("{part}.{layer}");
+    m.graph.set_layer(Some(layer as u32));
+    let norm = |residual| RmsNorm { eps: 1e-3, weight: true, residual };
+    let weight = m.parameter(&name("attention_norm"), &[DIM]);
+    let [normed, _rstd] = m.apply_all(norm(false), &[x, weight]);
+    let mut qkv = project_qkv(m, options, layer, normed, inputs);
+    if options.qk_norm {
+        let weights =
+            [m.parameter(&name("q_norm"), &[HEADS.head_dim]), m.parameter(&name("k_norm"), &[HEADS.head_dim])];
+        let op = HeadNorm { heads: HEADS, eps: 1e-3, weight: true };
+        [qkv, _] = m.apply_all(op, &[qkv, weights[0], weights[1]]);
+    }
+    let qkv = m.apply(Rope { heads: HEADS, inverse: false }, &[qkv, inputs.table, inputs.positions]);
+    let op = Attention { heads: HEADS, scale: 0.6, window: options.window, max_length: 5 };
+    let [attended, _lse] = m.apply_all(op, &[qkv, inputs.boundaries]);
+
+    let weight = m.parameter(&name("mlp_norm"), &[DIM]);
+    let (x, normed) = if options.fused_residual {
+        let out = linear(m, options, &name("o"), attended, DIM, None, inputs);
+        let [x, normed, _rstd] = m.apply_all(norm(true), &[x, out, weight]);
+        (x, normed)
+    } else {
+        let x = linear(m, options, &name("o"), attended, DIM, Some(x), inputs);
+        let [normed, _rstd] = m.apply_all(norm(false), &[x, weight]);
+        (x, normed)
+    };
+    let activated = if options.gated {
+        let gate_up = linear(m, options, &name("gate_up"), normed, 2 * FFN, None, inputs);
+        m.apply(Gated(options.activation), &[gate_up])
+    } else {
+        let up = linear(m, options, &name("up"), normed, FFN, None, inputs);
+        m.apply(Pointwise(options.activation), &[up])
+    };
+    if options.fused_residual {
+        let down = linear(m, options, &name("down"), activated, DIM, None, inputs);
+        m.apply(Add, &[x, down])
+    } else {
+        linear(m, options, &name("down"), activated, DIM, Some(x), inputs)
+    }
+}
+
+/// A product, added to `onto` if given, with its adapter behind it.
+fn linear(
+    m: &mut Model,
+    options: Options,
+    name: &str,
+    x: ValueId,
+    out: usize,
+    onto: Option<ValueId>,
+    inputs: &Inputs,
+) -> ValueId {
+    let features = m.graph.value(x).shape.cols();
+    let weight = m.parameter(name, &[out, features]);
+    let dest = if onto.is_some() { Dest::Accumulate } else { Dest::Fresh };
+    let y = m.apply(Linear { dest, ..Linear::forward() }, &[&[x, weight], onto.as_slice()].concat());
+    adapt(m, options, name, x, y, out, None, inputs)
+}
+
+/// Adds `α·drop(x)·Aᵀ·Bᵀ` to (some columns of) `y`.
+fn adapt(
+    m: &mut Model,
+    options: Options,
+    name: &str,
+    x: ValueId,
+    y: ValueId,
+    out: usize,
+    cols: Option<Cols>,
+    inputs: &Inputs,
+) -> ValueId {
+    let Some(Lora { rank, p }) = options.lora else { return y };
+    let features = m.graph.value(x).shape.cols();
+    let a = m.parameter(&format!("{name}.A"), &[rank, features]);
+    let b = m.parameter(&format!("{name}.B"), &[out, rank]);
+    let site = m.slots.len() as u32;
+    let down = Linear { alpha: 0.5, dropout: Some(InnerDropout { p, site }), ..Linear::forward() };
+    let small = m.apply(down, &[x, a, inputs.row_ids, inputs.key]);
+    m.apply(Linear { dest: Dest::Accumulate, cols, ..Linear::forward() }, &[small, b, y])
+}
+
+fn project_qkv(m: &mut Model, options: Options, layer: usize, x: ValueId, inputs: &Inputs) -> ValueId {
+    let total = HEADS.fused_cols();
+    if !options.split_qkv {
+        let name = format!("qkv.{layer}");
+        let weight = m.parameter(&name, &[total, DIM]);
+        let bias = options.bias.then(|| m.parameter(&format!("qkv_bias.{layer}"), &[total]));
+        let op = Linear { bias: options.bias, ..Linear::forward() };
+        let qkv = m.apply(op, &[&[x, weight], bias.as_slice()].concat());
+        return adapt(m, options, &name, x, qkv, total, None, inputs);
+    }
+    let (q, kv) = (HEADS.query_cols(), HEADS.kv * HEADS.head_dim);
+    let mut qkv: Option<ValueId> = None;
+    for (part, start, len) in [("q", 0, q), ("k", q, kv), ("v", q + kv, kv)] {
+        let name = format!("{part}.{layer}");
+        let weight = m.parameter(&name, &[len, DIM]);
+        let bias = options.bias.then(|| m.parameter(&format!("{part}_bias.{layer}"), &[len]));
+        let cols = Some(Cols { start, len, total });
+        let dest = if qkv.is_some() { Dest::Overwrite } else { Dest::Fresh };
+        let op = Linear { bias: options.bias, dest, cols, ..Linear::forward() };
+        let y = m.apply(op, &[&[x, weight], bias.as_slice(), qkv.as_slice()].concat());
+        qkv = Some(adapt(m, options, &name, x, y, len, cols, inputs));
+    }
+    qkv.expect("three products")
+}

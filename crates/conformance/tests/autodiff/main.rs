@@ -1,0 +1,239 @@
+//! Whole graphs through `differentiate`: the gradient of every trainable parameter beside central
+//! differences of the loss, once with the derived graph in f64, once on every backend.
+
+mod decoder;
+
+use std::collections::HashMap;
+
+use plimsoll_conformance::reference::{self, Array, MaskSource, finite_difference};
+use plimsoll_conformance::{Harness, Placement, Suite, Tensor, compare, walk};
+use plimsoll_graph::ops::{Activation, InnerDropout};
+use plimsoll_graph::{DType, Graph, GraphError, Op, Phase, SlotId, SlotTable, ValueId, differentiate};
+
+use crate::decoder::{ACTIVE, Lora, Model, Options, PLAIN, decoder};
+
+/// What central differences leave of an f64 gradient.
+const F64_TOLERANCE: f64 = 1e-7;
+/// A dozen f32 operators one behind another, each with the error that `F32_SUMS` allows it, seldom
+/// in the same direction.
+const F32_TOLERANCE: f64 = 1e-5;
+
+/// Masks of one backend, each asked for once: a graph's row ids and key do not change.
+struct Masks<'a> {
+    harness: &'a mut Harness,
+    known: HashMap<(u32, usize), Vec<bool>>,
+}
+
+impl MaskSource for Masks<'_> {
+    fn keep(&mut self, dropout: InnerDropout, row_ids: &Array, key: &Array, cols: usize) -> Vec<bool> {
+        let ask = || MaskSource::keep(self.harness, dropout, row_ids, key, cols);
+        self.known.entry((dropout.site, cols)).or_insert_with(ask).clone()
+    }
+}
+
+/// The newest version of a slot's value.
+fn newest(graph: &Graph, slot: SlotId) -> ValueId {
+    let index = graph.values.iter().rposition(|v| v.slot == Some(slot)).expect("in the graph");
+    ValueId(index as u32)
+}
+
+fn run_f64(graph: &Graph, content: &[(ValueId, Array)], masks: &mut Masks) -> Vec<Option<Array>> {
+    walk(graph, content.iter().cloned(), |node, inputs| reference::evaluate(&node.op, inputs, masks))
+}
+
+struct Differentiated {
+    graph: Graph,
+    slots: SlotTable,
+    gradients: Vec<SlotId>,
+}
+
+fn derive(model: &Model, trainable: &[ValueId]) -> Differentiated {
+    let (mut graph, mut slots) = (model.graph.clone(), model.slots.clone());
+    let gradients = differentiate(&mut graph, &mut slots, trainable, DType::F32).expect("differentiable");
+    Differentiated { graph, slots, gradients }
+}
+
+/// Compares the gradients of all trainable parameters with the slopes of the loss.
+fn check(name: &str, model: &Model, trainable: &[ValueId]) {
+    let derived = derive(model, trainable);
+    for harness in Suite::new().harnesses() {
+        let mut masks = Masks { harness: &mut *harness, known: HashMap::new() };
+        let arrays: Vec<(ValueId, Array)> = model.content.iter().map(|(v, t)| (*v, t.array(ACTIVE))).collect();
+        let slopes: Vec<Array> = trainable.iter().map(|&p| slope(model, &arrays, p, &mut masks)).collect();
+
+        // Gradients begin at something, to which the graph must add.
+        let begin = |slot: &SlotId| Array::filled(derived.slots.get(*slot).shape.dims(), 0.5);
+        let first = |slot: &SlotId| first_version(&derived.graph, *slot);
+        let mut content = arrays.clone();
+        content.extend(derived.gradients.iter().map(|slot| (first(slot), begin(slot))));
+        let exact = run_f64(&derived.graph, &content, &mut masks);
+
+        let mut content = model.content.clone();
+        content.extend(derived.gradients.iter().map(|slot| (first(slot), zeros(&derived, *slot))));
+        let single = walk(&derived.graph, content, |node, inputs| {
+            let inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+            harness.run(&node.op, &inputs, ACTIVE, &Placement::default())
+        });
+
+        for (slot, slope) in derived.gradients.iter().zip(&slopes) {
+            let label = format!("{name}: {} on {}", derived.slots.get(*slot).name, harness.name());
+            let value = newest(&derived.graph, *slot).index();
+            let got = exact[value].as_ref().expect("a gradient").map(|g| g - 0.5);
+            compare(&got, slope, F64_TOLERANCE).unwrap_or_else(|e| panic!("{label}: derived graph in f64: {e}"));
+            assert!(slope.data.iter().any(|&s| s != 0.0), "{label}: the loss does not depend on it");
+            let got = single[value].as_ref().expect("a gradient").array(ACTIVE);
+            compare(&got, slope, F32_TOLERANCE).unwrap_or_else(|e| panic!("{label}: {e}"));
+        }
+    }
+}
+
+fn first_version(graph: &Graph, slot: SlotId) -> ValueId {
+    ValueId(graph.values.iter().position(|v| v.slot == Some(slot)).expect("in the graph") as u32)
+}
+
+fn zeros(derived: &Differentiated, slot: SlotId) -> Tensor {
+    let shape = derived.slots.get(slot).shape;
+    Tensor::fixed(shape.dims(), vec![0.0; shape.elements()])
+}
+
+/// The loss as a function of one parameter, differentiated by its values alone.
+fn slope(model: &Model, content: &[(ValueId, Array)], parameter: ValueId, masks: &mut Masks) -> Array {
+    let loss = newest(&model.graph, model.slots.find("loss").expect("a loss"));
+    let index = content.iter().position(|(v, _)| *v == parameter).expect("a slot");
+    let mut content = content.to_vec();
+    let at = content[index].1.clone();
+    finite_difference(&at, |point| {
+        content[index].1 = point.clone();
+        run_f64(&model.graph, &content, masks)[loss.index()].as_ref().expect("a loss").data[0]
+    })
+}
+
+#[test]
+fn every_parameter_of_a_decoder() {
+    let cases = [
+        ("plain", PLAIN),
+        ("two layers, bias", Options { layers: 2, bias: true, ..PLAIN }),
+        ("split projections", Options { split_qkv: true, bias: true, ..PLAIN }),
+        ("fused residual", Options { layers: 2, fused_residual: true, ..PLAIN }),
+        ("QK-norm, window", Options { qk_norm: true, window: Some(2), ..PLAIN }),
+        ("GeGLU, soft cap", Options { activation: Activation::Gelu, softcap: Some(1.5), ..PLAIN }),
+        ("plain MLP, tied", Options { gated: false, activation: Activation::GeluTanh, tied: true, ..PLAIN }),
+        ("dropout", Options { embed_dropout: true, fused_residual: true, ..PLAIN }),
+    ];
+    for (seed, (name, options)) in cases.into_iter().enumerate() {
+        let model = decoder(options, 200 + seed as u64);
+        check(name, &model, &model.all_weights());
+    }
+}
+
+fn adapters(model: &Model) -> Vec<ValueId> {
+    let is_adapter = |v: &ValueId| [".A", ".B"].iter().any(|end| model.graph.value(*v).name.ends_with(end));
+    model.all_weights().into_iter().filter(is_adapter).collect()
+}
+
+#[test]
+fn adapters_over_a_frozen_base() {
+    let lora = Some(Lora { rank: 3, p: 0.3 });
+    for (seed, split_qkv) in [(300, false), (301, true)] {
+        let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, ..PLAIN }, seed);
+        let adapters = adapters(&model);
+        assert_eq!(adapters.len(), 2 * 2 * if split_qkv { 6 } else { 4 });
+        check("LoRA", &model, &adapters);
+    }
+}
+
+#[test]
+fn some_parameters_alone() {
+    let model = decoder(Options { layers: 2, bias: true, qk_norm: true, ..PLAIN }, 400);
+    let sets: [&[&str]; 7] = [
+        &["embedding"],
+        &["head"],
+        &["final_norm"],
+        &["attention_norm.0", "down.1"],
+        &["qkv_bias.0"],
+        &["q_norm.0", "k_norm.0"],
+        &["mlp_norm.1", "embedding"],
+    ];
+    for names in sets {
+        let trainable: Vec<ValueId> = names.iter().map(|n| model.named(n)).collect();
+        check(&format!("only {names:?}"), &model, &trainable);
+    }
+}
+
+/// The two weights of a QK-norm learn together or not at all; anything else is refused, never ignored.
+#[test]
+fn one_weight_of_a_head_norm_alone() {
+    let model = decoder(Options { qk_norm: true, ..PLAIN }, 401);
+    for name in ["q_norm.0", "k_norm.0"] {
+        let mut graph = model.graph.clone();
+        let refused = differentiate(&mut graph, &mut model.slots.clone(), &[model.named(name)], DType::F32);
+        assert!(matches!(refused, Err(GraphError::Invalid { op: "head_norm", .. })), "{name}: {refused:?}");
+    }
+}
+
+#[test]
+fn frozen_parameters_get_no_gradient() {
+    let model = decoder(Options { layers: 2, lora: Some(Lora { rank: 2, p: 0.1 }), ..PLAIN }, 500);
+    let derived = derive(&model, &adapters(&model));
+    let gradient_slots: Vec<&str> =
+        derived.slots.iter().map(|(_, s)| s.name.as_str()).filter(|n| n.starts_with("grad:")).collect();
+    assert_eq!(gradient_slots.len(), adapters(&model).len());
+    assert!(gradient_slots.iter().all(|n| n.ends_with(".A") || n.ends_with(".B")));
+    let written: Vec<_> = derived
+        .graph
+        .nodes
+        .iter()
+        .filter(|n| n.phase == Phase::Backward)
+        .flat_map(|n| n.outputs.iter().filter_map(|&v| derived.graph.value(v).slot))
+        .collect();
+    assert!(written.iter().all(|slot| derived.gradients.contains(slot)), "a backward node writes another slot");
+    assert_eq!(written.len(), derived.gradients.len(), "one product for each adapter matrix");
+}
+
+/// The backward pass ends at the first layer that learns, and keeps no input of a frozen product.
+#[test]
+fn nothing_is_computed_or_kept_for_frozen_parts() {
+    let model = decoder(PLAIN, 501);
+    let backward_of = |trainable: &[ValueId]| {
+        let derived = derive(&model, trainable);
+        derived.graph.nodes.into_iter().filter(|n| n.phase == Phase::Backward).collect::<Vec<_>>()
+    };
+    assert_eq!(backward_of(&[model.named("head")]).len(), 0, "the loss makes the head's gradient itself");
+    let ops: Vec<Op> = backward_of(&[model.named("final_norm")]).into_iter().map(|n| n.op).collect();
+    assert!(matches!(ops[..], [Op::RmsNormGrad(_)]), "{ops:?}");
+
+    // The input of the gate and up products: the output of the second norm.
+    let gate_up = model.named("gate_up.0");
+    let normed = model.graph.nodes.iter().find(|n| n.inputs.get(1) == Some(&gate_up)).expect("a product").inputs[0];
+    let reads = |trainable: &[ValueId]| backward_of(trainable).iter().any(|n| n.inputs.contains(&normed));
+    assert!(reads(&[gate_up]));
+    assert!(!reads(&[model.named("qkv.0")]), "a frozen product's input is kept");
+}
+
+/// Two runs of the graph add up, as two micro-batches of an update do.
+#[test]
+fn gradients_accumulate_over_micro_steps() {
+    let model = decoder(Options { bias: true, tied: true, ..PLAIN }, 600);
+    let trainable = model.all_weights();
+    let derived = derive(&model, &trainable);
+    for harness in Suite::new().harnesses() {
+        let mut gradients: Vec<Tensor> = derived.gradients.iter().map(|&slot| zeros(&derived, slot)).collect();
+        let mut after = Vec::new();
+        for _ in 0..2 {
+            let mut content = model.content.clone();
+            let slots = derived.gradients.iter().map(|&slot| first_version(&derived.graph, slot));
+            content.extend(slots.zip(gradients));
+            let values = walk(&derived.graph, content, |node, inputs| {
+                let inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+                harness.run(&node.op, &inputs, ACTIVE, &Placement::default())
+            });
+            let gradient = |&slot: &SlotId| values[newest(&derived.graph, slot).index()].clone().expect("a gradient");
+            gradients = derived.gradients.iter().map(gradient).collect();
+            after.push(gradients.clone());
+        }
+        for (once, twice) in after[0].iter().zip(&after[1]) {
+            let doubled = once.array(ACTIVE).map(|g| 2.0 * g);
+            compare(&twice.array(ACTIVE), &doubled, F32_TOLERANCE).expect("twice the gradient");
+        }
+    }
+}

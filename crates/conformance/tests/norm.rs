@@ -1,0 +1,121 @@
+//! RMS norm of tokens and of heads, with and without weight, residual sum and accumulation.
+
+use plimsoll_conformance::{F32_SUMS, Random, Suite, Tensor, saved};
+use plimsoll_graph::ops::{HeadNorm, HeadNormGrad, Heads, RmsNorm, RmsNormGrad};
+use plimsoll_runtime::Active;
+
+/// Token slots, tokens in use, features.
+const SIZES: [(usize, usize, usize); 9] = [
+    (1, 1, 1),
+    (1, 1, 8),
+    (3, 3, 17),
+    (9, 4, 33),
+    (16, 16, 64),
+    (70, 67, 100),
+    (300, 299, 48),
+    (3, 3, 257),
+    (20, 19, 700),
+];
+
+const EPS: f32 = 1e-5;
+
+#[test]
+fn rms_norm() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(20));
+    for (rows, tokens, cols) in SIZES {
+        for (weight, residual) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut inputs = vec![random.tokens(rows, cols)];
+            if residual {
+                inputs.push(random.tokens(rows, cols));
+            }
+            if weight {
+                inputs.push(random.fixed(&[cols]));
+            }
+            let active = Active { tokens, sequences: 1 };
+            suite.check("rows", RmsNorm { eps: EPS, weight, residual }, &inputs, active, F32_SUMS);
+        }
+    }
+}
+
+/// Where the features are tiny, eps decides; where they are large, squares must not overflow into the result.
+#[test]
+fn rms_norm_of_small_and_large_rows() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(21));
+    for size in [0.0, 1e-6, 1e-3, 1e4] {
+        let x = Tensor::tokens(4, 24, random.floats(96, size));
+        let op = RmsNorm { eps: EPS, weight: false, residual: false };
+        suite.check(&format!("features of {size}"), op, &[x], Active { tokens: 4, sequences: 1 }, F32_SUMS);
+    }
+}
+
+#[test]
+fn rms_norm_gradient() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(22));
+    for (rows, tokens, cols) in SIZES {
+        let active = Active { tokens, sequences: 1 };
+        for (weight, weight_grad) in [(false, false), (true, false), (true, true)] {
+            for accumulate in [false, true] {
+                let x = random.tokens(rows, cols);
+                // One feature alone is ±1 once normalised, so only a large eps leaves it a gradient.
+                let eps = if cols == 1 { 0.5 } else { EPS };
+                let forward = RmsNorm { eps, weight: false, residual: false };
+                let rstd = saved(forward, std::slice::from_ref(&x), active).remove(1);
+                let mut inputs = vec![x, rstd, random.tokens(rows, cols)];
+                if weight {
+                    inputs.push(random.fixed(&[cols]));
+                }
+                if accumulate {
+                    inputs.push(random.tokens(rows, cols));
+                }
+                if weight_grad {
+                    inputs.push(random.fixed(&[cols]));
+                }
+                suite.check("rows", RmsNormGrad { weight, weight_grad, accumulate }, &inputs, active, F32_SUMS);
+            }
+        }
+    }
+}
+
+/// Heads with their token slots and tokens in use.
+fn head_cases() -> Vec<(Heads, usize, usize)> {
+    let heads = |query, kv, head_dim| Heads { query, kv, head_dim };
+    vec![
+        (heads(1, 1, 2), 1, 1),
+        (heads(2, 1, 8), 5, 3),
+        (heads(4, 4, 24), 17, 17),
+        (heads(6, 2, 64), 33, 20),
+        (heads(3, 1, 128), 130, 129),
+    ]
+}
+
+#[test]
+fn head_norm() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(23));
+    for (heads, rows, tokens) in head_cases() {
+        for weight in [false, true] {
+            let mut inputs = vec![random.tokens(rows, heads.fused_cols())];
+            if weight {
+                inputs.extend([random.fixed(&[heads.head_dim]), random.fixed(&[heads.head_dim])]);
+            }
+            let active = Active { tokens, sequences: 1 };
+            suite.check(&format!("{heads:?}"), HeadNorm { heads, eps: EPS, weight }, &inputs, active, F32_SUMS);
+        }
+    }
+}
+
+#[test]
+fn head_norm_gradient() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(24));
+    for (heads, rows, tokens) in head_cases() {
+        let active = Active { tokens, sequences: 1 };
+        for (weight, weight_grad) in [(false, false), (true, false), (true, true)] {
+            let qkv = random.tokens(rows, heads.fused_cols());
+            let rstd = saved(HeadNorm { heads, eps: EPS, weight: false }, std::slice::from_ref(&qkv), active).remove(1);
+            let mut inputs = vec![qkv, rstd, random.tokens(rows, heads.fused_cols())];
+            for _ in 0..2 * (usize::from(weight) + usize::from(weight_grad)) {
+                inputs.push(random.fixed(&[heads.head_dim]));
+            }
+            suite.check(&format!("{heads:?}"), HeadNormGrad { heads, weight, weight_grad }, &inputs, active, F32_SUMS);
+        }
+    }
+}

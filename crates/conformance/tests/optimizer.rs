@@ -1,0 +1,188 @@
+//! Gradient norm, clipping, and several steps of each optimizer beside the textbook's.
+
+use plimsoll_conformance::reference::Array;
+use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Suite, Tensor, compare};
+use plimsoll_graph::Op;
+use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
+use plimsoll_runtime::Active;
+
+const LENGTHS: [usize; 6] = [1, 7, 16, 63, 1000, 70_001];
+
+/// Optimizers do not care how full a micro-batch was.
+const ACTIVE: Active = Active { tokens: 0, sequences: 0 };
+
+// Master copies belong to sixteen-bit parameters, in which no backend trains yet.
+const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, master: false };
+
+fn positive(random: &mut Random, len: usize) -> Tensor {
+    Tensor::fixed(&[len], random.floats(len, 1.0).into_iter().map(f32::abs).collect())
+}
+
+fn clip(factor: f32) -> Tensor {
+    Tensor::fixed(&[2], vec![3.0, factor])
+}
+
+#[test]
+fn global_norm() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(90));
+    for max_norm in [None, Some(0.5), Some(1e6)] {
+        let sets: [&[usize]; 5] = [&[1], &[7, 3], &[1000, 1, 64], &[70_001], &[33; 40]];
+        for lengths in sets {
+            let mut inputs = vec![Tensor::fixed(&[2], vec![f32::NAN; 2])];
+            inputs.extend(lengths.iter().map(|&len| random.fixed(&[len])));
+            suite.check(&format!("{lengths:?}"), GlobalNorm { max_norm }, &inputs, ACTIVE, F32_ELEMENTWISE);
+        }
+    }
+    let inputs = [Tensor::fixed(&[2], vec![0.0; 2]), Tensor::fixed(&[5], vec![0.0; 5])];
+    suite.check("no gradient", GlobalNorm { max_norm: Some(1.0) }, &inputs, ACTIVE, F32_ELEMENTWISE);
+}
+
+/// A million squares of which each alone vanishes beside the sum: partial sums must not lose them.
+#[test]
+fn global_norm_of_many_small_gradients() {
+    let suite = &mut Suite::new();
+    let mut gradient = vec![1e-4; 1_000_000];
+    gradient[0] = 1.0;
+    let inputs = [Tensor::fixed(&[2], vec![0.0; 2]), Tensor::fixed(&[1000, 1000], gradient)];
+    suite.check("small", GlobalNorm { max_norm: Some(1.0) }, &inputs, ACTIVE, F32_ELEMENTWISE);
+}
+
+#[test]
+fn adamw_step() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(91));
+    for len in LENGTHS {
+        let hyper = Tensor::fixed(&[4], vec![0.01, 0.19, 0.002, 0.0]);
+        let [p, g, m] = [(); 3].map(|()| random.fixed(&[len]));
+        let inputs = [p, g, m, positive(random, len), hyper, clip(0.3)];
+        suite.check(&format!("{len}"), ADAMW, &inputs, ACTIVE, F32_ELEMENTWISE);
+    }
+}
+
+/// Before the first step there is no second moment: eps alone keeps the quotient finite.
+#[test]
+fn adamw_without_a_gradient_stays() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(95));
+    let zeros = || Tensor::fixed(&[20], vec![0.0; 20]);
+    let hyper = Tensor::fixed(&[4], vec![0.01, 0.1, 0.001, 0.0]);
+    let inputs = [random.fixed(&[20]), zeros(), zeros(), zeros(), hyper, clip(1.0)];
+    suite.check("no gradient", ADAMW, &inputs, ACTIVE, F32_ELEMENTWISE);
+}
+
+#[test]
+fn sgd_step() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(92));
+    for len in LENGTHS {
+        for momentum in [0.0, 0.9] {
+            let hyper = Tensor::fixed(&[4], vec![0.05, 1.0, 1.0, 0.0]);
+            let mut inputs = vec![random.fixed(&[len]), random.fixed(&[len]), hyper, clip(0.3)];
+            if momentum != 0.0 {
+                inputs.push(random.fixed(&[len]));
+            }
+            let op = Sgd { momentum, weight_decay: 0.01, master: false };
+            suite.check(&format!("{len}"), op, &inputs, ACTIVE, F32_ELEMENTWISE);
+        }
+    }
+}
+
+/// Parameters, gradients of each step, and the textbook's parameters after each.
+struct Course {
+    start: Vec<f32>,
+    gradients: Vec<Vec<f32>>,
+}
+
+const STEPS: usize = 12;
+const LR: f64 = 0.02;
+
+fn course(random: &mut Random) -> Course {
+    let len = 203;
+    Course { start: random.floats(len, 1.0), gradients: (0..STEPS).map(|_| random.floats(len, 1.0)).collect() }
+}
+
+/// Runs norm and optimizer for all steps and compares the parameters after each with `expected`.
+/// `make` gives the operator and its inputs at a step, from the parameter, the gradient, the clip and the state.
+fn run_course(
+    course: &Course,
+    max_norm: f32,
+    states: usize,
+    make: impl Fn(usize, [Tensor; 3], &[Tensor]) -> (Op, Vec<Tensor>),
+    expected: &[Vec<f64>],
+) {
+    let len = course.start.len();
+    for harness in Suite::new().harnesses() {
+        let mut parameter = Tensor::fixed(&[len], course.start.clone());
+        let mut state = vec![Tensor::fixed(&[len], vec![0.0; len]); states];
+        for (step, gradient) in course.gradients.iter().enumerate() {
+            let gradient = Tensor::fixed(&[len], gradient.clone());
+            let norm = GlobalNorm { max_norm: Some(max_norm) }.into();
+            let norm_inputs = [Tensor::fixed(&[2], vec![0.0; 2]), gradient.clone()];
+            let clip = harness.run(&norm, &norm_inputs, ACTIVE, &Placement::default()).remove(0);
+            let (op, inputs) = make(step + 1, [parameter, gradient, clip], &state);
+            let mut outputs = harness.run(&op, &inputs, ACTIVE, &Placement::default());
+            assert!(outputs[1].f32s().iter().all(|&g| g == 0.0), "the gradient is left at zero");
+            state = outputs.split_off(2);
+            parameter = outputs.remove(0);
+            let want = Array::new(&[len], expected[step].clone());
+            if let Err(difference) = compare(&parameter.array(ACTIVE), &want, F32_ELEMENTWISE) {
+                panic!("step {step} on {}: {difference}", harness.name());
+            }
+        }
+    }
+}
+
+/// Gradients scaled down to a global norm of at most `max`.
+fn clipped(gradients: &[f32], max: f64) -> Vec<f64> {
+    let norm = gradients.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
+    gradients.iter().map(|&g| f64::from(g) * (max / (norm + 1e-6)).min(1.0)).collect()
+}
+
+/// Loshchilov and Hutter, "Decoupled weight decay regularization", algorithm 2.
+#[test]
+fn adamw_over_several_steps() {
+    let course = course(&mut Random::new(93));
+    let (beta1, beta2, eps, decay, max_norm) = (0.9f64, 0.999f64, 1e-8, 0.1, 2.0);
+    let mut theta: Vec<f64> = course.start.iter().map(|&x| f64::from(x)).collect();
+    let (mut m, mut v) = (vec![0.0; theta.len()], vec![0.0; theta.len()]);
+    let mut expected = Vec::new();
+    for (step, gradients) in course.gradients.iter().enumerate() {
+        let t = step as i32 + 1;
+        for (i, g) in clipped(gradients, max_norm).into_iter().enumerate() {
+            m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+            v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+            let m_hat = m[i] / (1.0 - beta1.powi(t));
+            let v_hat = v[i] / (1.0 - beta2.powi(t));
+            theta[i] -= LR * (m_hat / (v_hat.sqrt() + eps) + decay * theta[i]);
+        }
+        expected.push(theta.clone());
+    }
+    let make = |step: usize, [p, g, clip]: [Tensor; 3], state: &[Tensor]| {
+        let corrections = [1.0 - beta1.powi(step as i32), 1.0 - beta2.powi(step as i32)].map(|x| x as f32);
+        let hyper = Tensor::fixed(&[4], vec![LR as f32, corrections[0], corrections[1], 0.0]);
+        (ADAMW.into(), vec![p, g, state[0].clone(), state[1].clone(), hyper, clip])
+    };
+    run_course(&course, max_norm as f32, 2, make, &expected);
+}
+
+/// Polyak's heavy ball, weight decay as part of the gradient.
+#[test]
+fn sgd_over_several_steps() {
+    let course = course(&mut Random::new(94));
+    for (mu, decay) in [(0.0, 0.0), (0.0, 0.05), (0.8, 0.0), (0.8, 0.05)] {
+        let max_norm = 5.0;
+        let mut theta: Vec<f64> = course.start.iter().map(|&x| f64::from(x)).collect();
+        let mut velocity = vec![0.0; theta.len()];
+        let mut expected = Vec::new();
+        for gradients in &course.gradients {
+            for (i, g) in clipped(gradients, max_norm).into_iter().enumerate() {
+                velocity[i] = mu * velocity[i] + g + decay * theta[i];
+                theta[i] -= LR * velocity[i];
+            }
+            expected.push(theta.clone());
+        }
+        let make = |_: usize, [p, g, clip]: [Tensor; 3], state: &[Tensor]| {
+            let hyper = Tensor::fixed(&[4], vec![LR as f32, 1.0, 1.0, 0.0]);
+            let op = Sgd { momentum: mu as f32, weight_decay: decay as f32, master: false };
+            (op.into(), [&[p, g, hyper, clip], state].concat())
+        };
+        run_course(&course, max_norm as f32, usize::from(mu != 0.0), make, &expected);
+    }
+}

@@ -1,0 +1,182 @@
+//! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
+
+use plimsoll_graph::ops::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
+use plimsoll_runtime::RuntimeError;
+
+use crate::args::{Call, Matrix};
+use crate::math::{normal, sigmoid, tanh};
+use crate::vector::{fill, fill_two, vectorized};
+
+/// A function and its derivative, as types, so that each gets loops of its own.
+trait Curve {
+    fn value(x: f32) -> f32;
+    /// The value and the slope.
+    fn both(x: f32) -> (f32, f32);
+}
+
+struct Silu;
+struct Gelu;
+struct GeluTanh;
+struct Relu;
+struct Relu2;
+
+impl Curve for Silu {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        x * sigmoid(x)
+    }
+    #[inline(always)]
+    fn both(x: f32) -> (f32, f32) {
+        let s = sigmoid(x);
+        let value = x * s;
+        (value, value.mul_add(1.0 - s, s))
+    }
+}
+
+impl Curve for Gelu {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        x * normal(x).0
+    }
+    #[inline(always)]
+    fn both(x: f32) -> (f32, f32) {
+        let (chance, density) = normal(x);
+        (x * chance, x.mul_add(density, chance))
+    }
+}
+
+/// √(2/π) and the cubic term's share.
+const GELU_SLOPE: f32 = 0.797_884_6;
+const GELU_CUBIC: f32 = 0.044_715;
+
+impl Curve for GeluTanh {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        Self::both(x).0
+    }
+    #[inline(always)]
+    fn both(x: f32) -> (f32, f32) {
+        let square = x * x;
+        let t = tanh(GELU_SLOPE * x * square.mul_add(GELU_CUBIC, 1.0));
+        let inner_slope = GELU_SLOPE * square.mul_add(3.0 * GELU_CUBIC, 1.0);
+        let half = 0.5 * x;
+        (half.mul_add(t, half), (half * inner_slope).mul_add(1.0 - t * t, 0.5f32.mul_add(t, 0.5)))
+    }
+}
+
+impl Curve for Relu {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        if x > 0.0 { x } else { 0.0 }
+    }
+    #[inline(always)]
+    fn both(x: f32) -> (f32, f32) {
+        if x > 0.0 { (x, 1.0) } else { (0.0, 0.0) }
+    }
+}
+
+impl Curve for Relu2 {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        let positive = Relu::value(x);
+        positive * positive
+    }
+    #[inline(always)]
+    fn both(x: f32) -> (f32, f32) {
+        let positive = Relu::value(x);
+        (positive * positive, 2.0 * positive)
+    }
+}
+
+/// Calls a function with the curve that a value of `Activation` names.
+macro_rules! with_curve {
+    ($activation:expr, $function:ident($($arg:expr),*)) => {
+        match $activation {
+            Activation::Silu => $function::<Silu>($($arg),*),
+            Activation::Gelu => $function::<Gelu>($($arg),*),
+            Activation::GeluTanh => $function::<GeluTanh>($($arg),*),
+            Activation::Relu => $function::<Relu>($($arg),*),
+            Activation::Relu2 => $function::<Relu2>($($arg),*),
+        }
+    };
+}
+
+pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
+    let (gate_up, out): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
+    call.workers.rows(out.rows, gate_up.cols, |rows| {
+        for row in rows {
+            // SAFETY: both have this row, the input with two halves of the output's width.
+            unsafe { with_curve!(op.0, gated_row(out.cols, gate_up.row(row), out.row(row))) };
+        }
+    });
+    Ok(())
+}
+
+vectorized! {
+    unsafe fn gated_row<C: Curve>(len: usize, gate: *const f32, out: *mut f32) {
+        // SAFETY: the caller vouches for two halves and for the output.
+        unsafe {
+            let up = gate.add(len);
+            fill(len, out, |i| C::value(*gate.add(i)) * *up.add(i));
+        }
+    }
+}
+
+pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
+    let (gate_up, dy, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    call.workers.rows(out.rows, out.cols, |rows| {
+        for row in rows {
+            // SAFETY: all have this row; the output is the first input or lies elsewhere.
+            unsafe { with_curve!(op.0, gated_grad_row(dy.cols, gate_up.row(row), dy.row(row), out.row(row))) };
+        }
+    });
+    Ok(())
+}
+
+vectorized! {
+    unsafe fn gated_grad_row<C: Curve>(len: usize, gate: *const f32, dy: *const f32, out: *mut f32) {
+        // SAFETY: the caller vouches for two halves in and out, and for one of dy.
+        unsafe {
+            let up = gate.add(len);
+            fill_two(len, out, out.add(len), |i| {
+                let (value, slope) = C::both(*gate.add(i));
+                let dy = *dy.add(i);
+                (dy * *up.add(i) * slope, dy * value)
+            });
+        }
+    }
+}
+
+pub(crate) fn pointwise(op: &Pointwise, call: &Call) -> Result<(), RuntimeError> {
+    let (x, out): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
+    call.workers.rows(out.rows, out.cols, |rows| {
+        let (at, len) = (rows.start, rows.len() * out.cols);
+        // SAFETY: both have these rows; the output is the input or lies elsewhere.
+        unsafe { with_curve!(op.0, pointwise_run(len, x.row(at), out.row(at))) };
+    });
+    Ok(())
+}
+
+vectorized! {
+    unsafe fn pointwise_run<C: Curve>(len: usize, x: *const f32, out: *mut f32) {
+        // SAFETY: the caller vouches for `len` elements of each.
+        unsafe { fill(len, out, |i| C::value(*x.add(i))) };
+    }
+}
+
+pub(crate) fn pointwise_grad(op: &PointwiseGrad, call: &Call) -> Result<(), RuntimeError> {
+    let (x, dy, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    call.workers.rows(out.rows, out.cols, |rows| {
+        let (at, len) = (rows.start, rows.len() * out.cols);
+        // SAFETY: all have these rows; the output is an input or lies elsewhere.
+        unsafe { with_curve!(op.0, pointwise_grad_run(len, x.row(at), dy.row(at), out.row(at))) };
+    });
+    Ok(())
+}
+
+vectorized! {
+    unsafe fn pointwise_grad_run<C: Curve>(len: usize, x: *const f32, dy: *const f32, out: *mut f32) {
+        // SAFETY: the caller vouches for `len` elements of each.
+        unsafe { fill(len, out, |i| C::both(*x.add(i)).1 * *dy.add(i)) };
+    }
+}

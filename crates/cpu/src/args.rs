@@ -1,0 +1,161 @@
+//! A step's regions as typed memory, checked against the arena.
+
+use plimsoll_graph::{DType, OpRule};
+use plimsoll_plan::{Buffer, Region, Step};
+use plimsoll_runtime::{Active, RuntimeError};
+
+use crate::arena::Arena;
+use crate::backend::{DEVICE, device_error, locate};
+use crate::workers::Workers;
+
+/// One step about to run.
+pub(crate) struct Call<'a> {
+    pub step: &'a Step,
+    pub active: Active,
+    pub arena: &'a Arena,
+    pub workers: &'a Workers,
+}
+
+/// An element type that buffers hold.
+pub(crate) trait Element: Copy {
+    const DTYPES: &'static [DType];
+}
+
+impl Element for f32 {
+    const DTYPES: &'static [DType] = &[DType::F32];
+}
+
+impl Element for f64 {
+    const DTYPES: &'static [DType] = &[DType::F64];
+}
+
+/// Ids may be kept signed or unsigned; their bits are the same.
+impl Element for i32 {
+    const DTYPES: &'static [DType] = &[DType::I32, DType::U32];
+}
+
+impl Element for u32 {
+    const DTYPES: &'static [DType] = &[DType::U32, DType::I32];
+}
+
+/// The rows in use of a row-major buffer. It is a pointer, not a borrow: an output may be the same
+/// memory as an input, and threads write to different rows of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<T> {
+    start: *mut T,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+pub(crate) type Matrix = Rows<f32>;
+
+// SAFETY: kernels hand threads disjoint rows or columns to write.
+unsafe impl<T> Send for Rows<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Rows<T> {}
+
+impl<T: Element> Rows<T> {
+    /// A local array, one element per row.
+    pub(crate) fn of(elements: &mut [T]) -> Self {
+        Self { start: elements.as_mut_ptr(), rows: elements.len(), cols: 1 }
+    }
+
+    pub(crate) fn ptr(&self) -> *mut T {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// The address of a row; one past the last is allowed, to end a run.
+    pub(crate) fn row(&self, row: usize) -> *mut T {
+        debug_assert!(row <= self.rows);
+        self.start.wrapping_add(row * self.cols)
+    }
+
+    /// # Safety
+    /// Nobody may write to the elements while the slice lives.
+    pub(crate) unsafe fn slice<'s>(&self) -> &'s [T] {
+        // SAFETY: the buffer was checked to hold that many; the rest is the caller's word.
+        unsafe { std::slice::from_raw_parts(self.start, self.len()) }
+    }
+
+    /// The address of an optional buffer; null if there is none.
+    pub(crate) fn ptr_or_null(rows: Option<Self>) -> *const T {
+        rows.map_or(std::ptr::null(), |rows| rows.start.cast_const())
+    }
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn name(&self) -> &'static str {
+        self.step.op.name()
+    }
+
+    pub(crate) fn error(&self, reason: impl std::fmt::Display) -> RuntimeError {
+        device_error(format!("{}: {reason}", self.name()))
+    }
+
+    pub(crate) fn input<T: Element>(&self, index: usize) -> Result<Rows<T>, RuntimeError> {
+        let buffer = self.step.inputs.get(index).ok_or_else(|| self.error(format!("input {index} is missing")))?;
+        self.rows(buffer)
+    }
+
+    pub(crate) fn output<T: Element>(&self, index: usize) -> Result<Rows<T>, RuntimeError> {
+        let buffer = self.step.outputs.get(index).ok_or_else(|| self.error(format!("output {index} is missing")))?;
+        self.rows(buffer)
+    }
+
+    /// Rows of an input as it was planned, whether in use or not.
+    pub(crate) fn planned_rows(&self, index: usize) -> usize {
+        self.step.inputs[index].shape.rows()
+    }
+
+    /// Scratch for a matrix.
+    pub(crate) fn workspace<T: Element>(&self, rows: usize, cols: usize) -> Result<Rows<T>, RuntimeError> {
+        let needed = rows * cols * size_of::<T>();
+        if needed == 0 {
+            return Ok(Rows { start: std::ptr::dangling_mut(), rows, cols });
+        }
+        let region = self.step.workspace.filter(|w| w.bytes >= needed);
+        let region = region.ok_or_else(|| {
+            let planned = self.step.workspace.map_or(0, |w| w.bytes);
+            self.error(format!("needs {needed} bytes of workspace, {planned} were planned"))
+        })?;
+        Ok(Rows { start: self.address(region)?, rows, cols })
+    }
+
+    fn rows<T: Element>(&self, buffer: &Buffer) -> Result<Rows<T>, RuntimeError> {
+        if !T::DTYPES.contains(&buffer.dtype) {
+            return Err(RuntimeError::Unsupported {
+                device: DEVICE.to_owned(),
+                op: self.name(),
+                dtype: buffer.dtype.name(),
+            });
+        }
+        let (rows, cols) = (self.active.rows(buffer), buffer.shape.cols());
+        if rows > buffer.shape.rows() || rows * cols * size_of::<T>() > buffer.region.bytes {
+            return Err(self.error(format!(
+                "{rows} rows of {cols} do not fit value {} of shape {} in {} bytes",
+                buffer.value.0, buffer.shape, buffer.region.bytes
+            )));
+        }
+        Ok(Rows { start: self.address(buffer.region)?, rows, cols })
+    }
+
+    fn address<T: Element>(&self, region: Region) -> Result<*mut T, RuntimeError> {
+        let at = locate(self.arena, region)?.cast::<T>();
+        if at.is_aligned() { Ok(at) } else { Err(self.error(format!("offset {} is not aligned", region.offset))) }
+    }
+
+    /// Makes the output hold the input's rows, unless it already is the input.
+    pub(crate) fn carry_over(&self, from: Matrix, to: Matrix) {
+        if from.ptr() == to.ptr() {
+            return;
+        }
+        self.workers.rows(to.rows, to.cols, |rows| {
+            // SAFETY: an output that is not the input lies elsewhere; both have these rows.
+            unsafe { std::ptr::copy_nonoverlapping(from.row(rows.start), to.row(rows.start), rows.len() * to.cols) };
+        });
+    }
+}

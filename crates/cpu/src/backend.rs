@@ -1,0 +1,103 @@
+use plimsoll_graph::Target;
+use plimsoll_plan::{Place, Region, Step};
+use plimsoll_runtime::{Active, Backend, RuntimeError};
+
+use crate::arena::Arena;
+use crate::args::Call;
+use crate::dispatch;
+use crate::workers::Workers;
+
+/// What error messages call this device.
+pub(crate) const DEVICE: &str = "cpu";
+
+/// Runs steps on the host's cores.
+pub struct CpuBackend {
+    workers: Workers,
+    arena: Option<Arena>,
+}
+
+impl CpuBackend {
+    /// With `threads`, a pool of its own; without, rayon's global one.
+    pub fn new(threads: Option<usize>) -> Self {
+        Self { workers: Workers::new(threads), arena: None }
+    }
+
+    pub fn threads(&self) -> usize {
+        self.workers.count()
+    }
+
+    /// The address of a region, after checking that it lies in the arena.
+    fn locate(&self, region: Region) -> Result<*mut u8, RuntimeError> {
+        let arena = self.arena.as_ref().ok_or_else(|| device_error("the arena has not been allocated".to_owned()))?;
+        locate(arena, region)
+    }
+}
+
+pub(crate) fn device_error(reason: String) -> RuntimeError {
+    RuntimeError::Device { reason }
+}
+
+pub(crate) fn locate(arena: &Arena, region: Region) -> Result<*mut u8, RuntimeError> {
+    if region.place != Place::Device {
+        return Err(device_error(format!("{DEVICE} has one memory, but a region lies in {:?}", region.place)));
+    }
+    let end = region.offset.checked_add(region.bytes);
+    if end.is_none_or(|end| end > arena.bytes()) {
+        return Err(device_error(format!(
+            "a region of {} bytes at {} lies outside the arena of {} bytes",
+            region.bytes,
+            region.offset,
+            arena.bytes()
+        )));
+    }
+    // SAFETY: the offset lies within the mapping, as just checked.
+    Ok(unsafe { arena.base().add(region.offset) })
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &str {
+        DEVICE
+    }
+
+    fn target(&self) -> Target {
+        Target { workers: self.workers.count(), matmul_workspace_bytes: 0 }
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
+        self.workers.start()?;
+        self.arena = None;
+        self.arena = Some(Arena::new(bytes, &self.workers)?);
+        Ok(())
+    }
+
+    fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError> {
+        let arena = self.arena.as_ref().ok_or_else(|| device_error("the arena has not been allocated".to_owned()))?;
+        dispatch::run(&Call { step, active, arena, workers: &self.workers })
+    }
+
+    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), RuntimeError> {
+        if bytes.len() > region.bytes {
+            return Err(device_error(format!("{} bytes do not fit a region of {}", bytes.len(), region.bytes)));
+        }
+        let to = self.locate(region)?;
+        // SAFETY: `to` has room for the bytes, and the arena is not borrowed elsewhere while `self` is.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+        if bytes.len() > region.bytes {
+            return Err(device_error(format!("a region of {} bytes has no {} to read", region.bytes, bytes.len())));
+        }
+        let from = self.locate(region)?;
+        // SAFETY: `from` holds at least that many bytes; the caller's slice lies outside the arena.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn host_bytes(&mut self, region: Region) -> Option<&mut [u8]> {
+        let at = self.locate(region).ok()?;
+        // SAFETY: the region lies in the arena, and the borrow of `self` keeps everyone else out.
+        Some(unsafe { std::slice::from_raw_parts_mut(at, region.bytes) })
+    }
+}

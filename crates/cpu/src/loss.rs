@@ -1,0 +1,297 @@
+//! The vocabulary projection and the cross entropy, a chunk of tokens at a time, with the gradients.
+
+use std::ops::Range;
+
+use plimsoll_graph::ops::{LastLogits, VocabLoss};
+use plimsoll_runtime::RuntimeError;
+
+use crate::args::{Call, Matrix, Rows};
+use crate::math::{exp, tanh};
+use crate::product::{Factor, Onto, Product};
+use crate::vector::{fill, maximum, sum, vectorized};
+
+/// Rows whose losses are held until they are summed up in order.
+const LOSS_ROWS: usize = 512;
+/// So many rows without a target, one behind another, are left out of the products.
+const GAP_ROWS: usize = 32;
+
+pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError> {
+    let (hidden, weight): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
+    let targets = targets(call, weight.rows)?;
+    // SAFETY: the scale is not written while the step runs.
+    let scale = unsafe { *call.input::<f32>(3)?.ptr() };
+    let (loss_before, loss): (Rows<f64>, Rows<f64>) = (call.input(4)?, call.output(0)?);
+    let d_hidden: Option<Matrix> = if op.grad.is_some() { Some(call.output(1)?) } else { None };
+    let dw: Option<Matrix> = if op.grad.is_some_and(|g| g.weight) { Some(call.output(2)?) } else { None };
+    if let Some(dw) = dw {
+        call.carry_over(call.input(5)?, dw);
+    }
+    let planned = call.planned_rows(0);
+    let chunk_rows = op.chunk_rows(planned).max(1);
+    let logits: Matrix = call.workspace(chunk_rows, weight.rows)?;
+    let head = Head { call, hidden, weight, targets, softcap: op.softcap, scale, logits, d_hidden, dw };
+    let mut total = 0.0;
+    for start in (0..hidden.rows).step_by(chunk_rows) {
+        total += head.chunk(start..hidden.rows.min(start + chunk_rows));
+    }
+    // SAFETY: one element each, and the same one if the loss is updated in place.
+    unsafe { *loss.ptr() = *loss_before.ptr() + f64::from(scale) * total };
+    Ok(())
+}
+
+fn targets<'a>(call: &Call<'a>, vocabulary: usize) -> Result<&'a [i32], RuntimeError> {
+    // SAFETY: nobody writes to targets while a step runs.
+    let targets = unsafe { call.input::<i32>(2)?.slice() };
+    match targets.iter().find(|&&t| t >= 0 && t as usize >= vocabulary) {
+        Some(bad) => Err(call.error(format!("target {bad} is outside the vocabulary of {vocabulary}"))),
+        None => Ok(targets),
+    }
+}
+
+/// What all chunks share.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    call: &'a Call<'a>,
+    hidden: Matrix,
+    weight: Matrix,
+    targets: &'a [i32],
+    softcap: Option<f32>,
+    scale: f32,
+    logits: Matrix,
+    d_hidden: Option<Matrix>,
+    dw: Option<Matrix>,
+}
+
+impl Head<'_> {
+    /// Sum of the rows' losses, before scaling.
+    fn chunk(&self, rows: Range<usize>) -> f64 {
+        let mut total = 0.0;
+        let mut done = rows.start;
+        while let Some(run) = next_run(self.targets, done..rows.end) {
+            self.clear_gradient(done..run.start);
+            done = run.end;
+            total += self.run(run);
+        }
+        self.clear_gradient(done..rows.end);
+        total
+    }
+
+    /// Rows that bear no loss have no gradient.
+    fn clear_gradient(&self, rows: Range<usize>) {
+        if let Some(d_hidden) = self.d_hidden {
+            // SAFETY: the output has these rows, and no product needs what is there any more.
+            unsafe { d_hidden.row(rows.start).write_bytes(0, rows.len() * d_hidden.cols) };
+        }
+    }
+
+    /// Logits, losses and gradients of a run of rows. The gradient of the weights comes first, because
+    /// `d_hidden` may be written over `hidden`.
+    fn run(&self, rows: Range<usize>) -> f64 {
+        let Self { call, hidden, weight, logits, .. } = *self;
+        let (vocabulary, dim) = (weight.rows, weight.cols);
+        let to_logits = Product {
+            rows: rows.len(),
+            cols: vocabulary,
+            depth: dim,
+            alpha: 1.0,
+            left: Factor::new(hidden.row(rows.start), dim),
+            right: Factor::new(weight.ptr(), dim).transposed(),
+            result: logits.ptr(),
+            result_stride: vocabulary,
+            onto: Onto::Nothing,
+        };
+        // SAFETY: the workspace has room for a chunk of logits; the rest was checked with the graph.
+        unsafe { to_logits.run(call.workers) };
+        let total = self.losses(rows.clone());
+        let d_logits = Factor::new(logits.ptr(), vocabulary);
+        if let Some(dw) = self.dw {
+            // SAFETY: shapes as above, and `dw` lies apart from both factors.
+            unsafe {
+                Product {
+                    rows: vocabulary,
+                    cols: dim,
+                    depth: rows.len(),
+                    left: d_logits.transposed(),
+                    right: Factor::new(hidden.row(rows.start), dim),
+                    result: dw.ptr(),
+                    result_stride: dim,
+                    onto: Onto::Present,
+                    ..to_logits
+                }
+                .run(call.workers);
+            }
+        }
+        if let Some(d_hidden) = self.d_hidden {
+            // SAFETY: shapes as above; `hidden` is not read any more in these rows.
+            unsafe {
+                Product {
+                    cols: dim,
+                    depth: vocabulary,
+                    left: d_logits,
+                    right: Factor::new(weight.ptr(), dim),
+                    result: d_hidden.row(rows.start),
+                    result_stride: dim,
+                    ..to_logits
+                }
+                .run(call.workers);
+            }
+        }
+        total
+    }
+
+    /// The losses of a run whose logits lie in the workspace, summed in the order of the rows.
+    fn losses(&self, rows: Range<usize>) -> f64 {
+        let mut total = 0.0;
+        for start in rows.clone().step_by(LOSS_ROWS) {
+            let count = LOSS_ROWS.min(rows.end - start);
+            let mut held = [0.0f64; LOSS_ROWS];
+            let held_start = Rows::of(&mut held[..]);
+            self.call.workers.for_each(count, |_, index| {
+                let row = start + index;
+                let logits = self.logits.row(row - rows.start);
+                // SAFETY: this row of the logits and this place are the task's alone.
+                unsafe { *held_start.row(index) = self.row_loss(logits, self.targets[row]) };
+            });
+            total += held[..count].iter().sum::<f64>();
+        }
+        total
+    }
+
+    /// # Safety
+    /// `logits` must be a row of the workspace that nobody else touches.
+    unsafe fn row_loss(&self, logits: *mut f32, target: i32) -> f64 {
+        let vocabulary = self.weight.rows;
+        // SAFETY: the caller vouches for the row.
+        unsafe {
+            if let Some(cap) = self.softcap {
+                soften_row(vocabulary, logits, cap);
+            }
+            let max = row_maximum(vocabulary, logits);
+            let gradient = self.d_hidden.is_some();
+            if target < 0 {
+                logits.write_bytes(0, vocabulary);
+                return 0.0;
+            }
+            let own = *logits.add(target as usize);
+            let total = match (gradient, self.softcap) {
+                (true, None) => exponentials_row(vocabulary, logits, max),
+                _ => exponential_sum(vocabulary, logits, max),
+            };
+            if gradient {
+                let onto_target = |at: *mut f32, slope: f32| *at -= self.scale * slope;
+                match self.softcap {
+                    None => {
+                        scale_row(vocabulary, logits, self.scale / total);
+                        onto_target(logits.add(target as usize), 1.0);
+                    }
+                    Some(cap) => {
+                        capped_gradient_row(vocabulary, logits, max, self.scale / total, cap);
+                        let bend = own / cap;
+                        onto_target(logits.add(target as usize), 1.0 - bend * bend);
+                    }
+                }
+            }
+            f64::from(total).ln() + f64::from(max) - f64::from(own)
+        }
+    }
+}
+
+/// The next run of rows to put through the products: begins and ends with a target, without a long gap.
+fn next_run(targets: &[i32], rows: Range<usize>) -> Option<Range<usize>> {
+    let start = rows.clone().find(|&row| targets[row] >= 0)?;
+    let mut end = start + 1;
+    for row in end..rows.end {
+        if targets[row] >= 0 {
+            end = row + 1;
+        } else if row + 1 - end >= GAP_ROWS {
+            break;
+        }
+    }
+    Some(start..end)
+}
+
+vectorized! {
+    unsafe fn soften_row(len: usize, logits: *mut f32, cap: f32) {
+        // SAFETY: the caller vouches for `len` elements.
+        unsafe { fill(len, logits, |i| cap * tanh(*logits.add(i) / cap)) };
+    }
+}
+
+vectorized! {
+    unsafe fn row_maximum(len: usize, x: *const f32) -> f32 {
+        // SAFETY: the caller vouches for `len` elements.
+        maximum(len, |i| unsafe { *x.add(i) })
+    }
+}
+
+vectorized! {
+    unsafe fn exponential_sum(len: usize, x: *const f32, max: f32) -> f32 {
+        // SAFETY: the caller vouches for `len` elements.
+        sum(len, |i, partial| partial + exp(unsafe { *x.add(i) } - max))
+    }
+}
+
+vectorized! {
+    /// Replaces the row by `exp(x - max)`; returns the sum.
+    unsafe fn exponentials_row(len: usize, x: *mut f32, max: f32) -> f32 {
+        // SAFETY: the caller vouches for `len` elements.
+        unsafe {
+            fill(len, x, |i| exp(*x.add(i) - max));
+            sum(len, |i, partial| partial + *x.add(i))
+        }
+    }
+}
+
+vectorized! {
+    unsafe fn scale_row(len: usize, x: *mut f32, factor: f32) {
+        // SAFETY: the caller vouches for `len` elements.
+        unsafe { fill(len, x, |i| *x.add(i) * factor) };
+    }
+}
+
+vectorized! {
+    /// Replaces capped logits by `factor·exp(x - max)·(1 - (x / cap)²)`.
+    unsafe fn capped_gradient_row(len: usize, x: *mut f32, max: f32, factor: f32, cap: f32) {
+        // SAFETY: the caller vouches for `len` elements.
+        unsafe {
+            fill(len, x, |i| {
+                let bend = *x.add(i) / cap;
+                factor * exp(*x.add(i) - max) * (-bend).mul_add(bend, 1.0)
+            });
+        }
+    }
+}
+
+pub(crate) fn last_logits(op: &LastLogits, call: &Call) -> Result<(), RuntimeError> {
+    let (hidden, weight, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    // SAFETY: nobody writes to the boundaries while a step runs.
+    let boundaries = unsafe { call.input::<i32>(2)?.slice() };
+    let gathered: Matrix = call.workspace(out.rows, hidden.cols)?;
+    for (row, &end) in boundaries[1..].iter().enumerate() {
+        if end < 1 || end as usize > hidden.rows {
+            return Err(call.error(format!("sequence {row} ends at {end} of {} tokens", hidden.rows)));
+        }
+        // SAFETY: the token exists, and the workspace has a row for every sequence.
+        unsafe { std::ptr::copy_nonoverlapping(hidden.row(end as usize - 1), gathered.row(row), hidden.cols) };
+    }
+    let product = Product {
+        rows: out.rows,
+        cols: weight.rows,
+        depth: weight.cols,
+        alpha: 1.0,
+        left: Factor::new(gathered.ptr(), hidden.cols),
+        right: Factor::new(weight.ptr(), weight.cols).transposed(),
+        result: out.ptr(),
+        result_stride: out.cols,
+        onto: Onto::Nothing,
+    };
+    // SAFETY: the shapes were checked when the graph was built.
+    unsafe { product.run(call.workers) };
+    if let Some(cap) = op.softcap {
+        call.workers.rows(out.rows, out.cols, |rows| {
+            // SAFETY: these rows are this task's alone.
+            unsafe { soften_row(rows.len() * out.cols, out.row(rows.start), cap) };
+        });
+    }
+    Ok(())
+}

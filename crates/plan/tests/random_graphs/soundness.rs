@@ -1,0 +1,78 @@
+//! What the planner makes of a random program still is that program.
+
+use std::collections::{BTreeMap, HashMap};
+
+use plimsoll_graph::{Graph, OpRule, Phase, Program, ValueId};
+use plimsoll_plan::lifetimes::aligned;
+use plimsoll_plan::recompute::recompute;
+use plimsoll_plan::verify::verify;
+use plimsoll_plan::{Plan, assemble};
+use proptest::prelude::*;
+
+use crate::generator::sketches;
+use crate::memory::{Freed, execute};
+use crate::symbols::meaning;
+
+proptest! {
+    #![proptest_config(crate::config())]
+
+    #[test]
+    fn every_plan_holds_and_means_what_the_program_means(sketch in sketches()) {
+        let program = sketch.program();
+        let drops = sketch.drops(&program.micro_step);
+        let micro_step = recompute(&program.micro_step, &drops);
+        same_effects(&program.micro_step, &micro_step)?;
+        let plan = assemble(&Program { micro_step: micro_step.clone(), ..program.clone() }, &sketch.target);
+        prop_assert_eq!(verify(&plan), Ok(()));
+        enough_memory(&plan, &[&micro_step, &program.update, &program.evaluate, &program.sample])?;
+        // The program as it was written, before anything was dropped, says what must come out.
+        let graphs = [&program.micro_step, &program.update, &program.evaluate, &program.sample];
+        for (graph, (name, schedule)) in graphs.iter().zip(plan.schedules()) {
+            let expected = meaning(graph, &program.slots);
+            for freed in [Freed::Left, Freed::Spoilt] {
+                let outcome = execute(&plan, schedule, freed).expect("inside the arena");
+                prop_assert_eq!(&outcome, &expected, "{} with freed memory {:?}", name, freed);
+            }
+        }
+    }
+}
+
+/// Recompute adds nodes of its own and redirects readers; everything else stays.
+fn same_effects(before: &Graph, after: &Graph) -> Result<(), TestCaseError> {
+    let writes = |graph: &Graph| -> Vec<(&'static str, ValueId)> {
+        let slots = |v: &&ValueId| graph.value(**v).slot.is_some();
+        graph.nodes.iter().flat_map(|n| n.outputs.iter().filter(slots).map(|&v| (n.op.name(), v))).collect()
+    };
+    prop_assert_eq!(writes(before), writes(after));
+    prop_assert_eq!(&before.results, &after.results);
+    let kept: Vec<_> = after.nodes.iter().filter(|n| n.phase != Phase::Recompute).map(|n| &n.outputs).collect();
+    prop_assert_eq!(before.nodes.iter().map(|n| &n.outputs).collect::<Vec<_>>(), kept);
+    Ok(())
+}
+
+/// The arena holds at least what the lower bound says, and that at least what must be kept from
+/// before each node to after it, counted without regard to how lifetimes are found.
+fn enough_memory(plan: &Plan, graphs: &[&Graph]) -> Result<(), TestCaseError> {
+    prop_assert!(plan.arena_bytes >= plan.lower_bound_bytes);
+    prop_assert_eq!(plan.categories.total(), plan.arena_bytes as u64);
+    let slots: usize = plan.slots.iter().map(|(_, s)| aligned(s.bytes())).sum();
+    for graph in graphs {
+        for boundary in 0..graph.nodes.len() {
+            prop_assert!(plan.lower_bound_bytes - slots >= crossing_bytes(graph, boundary));
+        }
+    }
+    let by_hand: u64 = plan.categories.rows().iter().map(|(_, bytes)| bytes).sum();
+    prop_assert_eq!(by_hand, plan.arena_bytes as u64);
+    Ok(())
+}
+
+/// Bytes of values made by the first nodes and read by the others or by the host.
+fn crossing_bytes(graph: &Graph, boundary: usize) -> usize {
+    let (before, after) = graph.nodes.split_at(boundary);
+    let made: HashMap<ValueId, usize> =
+        before.iter().flat_map(|n| &n.outputs).map(|&v| (v, graph.value(v).bytes())).collect();
+    let read = after.iter().flat_map(|n| &n.inputs).chain(&graph.results);
+    let crossing: BTreeMap<ValueId, usize> =
+        read.filter(|&&v| graph.value(v).slot.is_none()).filter_map(|v| Some((*v, *made.get(v)?))).collect();
+    crossing.values().sum()
+}

@@ -1,0 +1,231 @@
+//! Dropping values of real decoders: what is dropped is gone at the loss, what the backward pass
+//! reads is the same as before, and the way back is the short one.
+
+mod decoders;
+mod symbols;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use plimsoll_graph::{BatchShape, Class, Graph, Op, Phase, Program, Target, ValueId};
+use plimsoll_models::Recipe;
+use plimsoll_plan::lifetimes::lifetimes;
+use plimsoll_plan::recompute::{droppable, recompute};
+use plimsoll_plan::verify::verify;
+use plimsoll_plan::{Drops, assemble};
+
+const TARGET: Target = Target { workers: 2, matmul_workspace_bytes: 0 };
+
+fn programs() -> Vec<(&'static str, Program)> {
+    let batch = BatchShape { tokens: 12, sequences: 3, max_length: 8 };
+    let program = |family: &str, recipe: &Recipe| decoders::program(&decoders::config(family, 4), recipe, batch, 3);
+    let half = ["model.embed_tokens*", "model.layers.0", "model.layers.1"].map(str::to_owned).to_vec();
+    let values = Recipe { freeze: vec!["*.v_proj*".into()], ..decoders::full() };
+    vec![
+        ("llama, full", program("llama", &decoders::full())),
+        ("llama, LoRA", program("llama", &decoders::lora())),
+        ("llama, first half frozen", program("llama", &Recipe { freeze: half, ..decoders::full() })),
+        ("mistral, projections stored apart", program("mistral", &values)),
+        ("qwen2, full, with biases", program("qwen2", &decoders::full())),
+        ("qwen3, full", program("qwen3", &decoders::full())),
+        ("qwen3, LoRA", program("qwen3", &decoders::lora())),
+    ]
+}
+
+fn only(class: Class, layers: usize) -> Drops {
+    Drops(BTreeMap::from([(class, layers)]))
+}
+
+fn everything(graph: &Graph) -> Drops {
+    Drops(droppable(graph).into_iter().map(|(class, layers)| (class, layers.len())).collect())
+}
+
+/// Every class alone in each number of layers, then all of them together.
+fn all_drops(graph: &Graph) -> Vec<Drops> {
+    let classes = droppable(graph);
+    assert!(classes.len() >= 7, "classes are missing: {:?}", classes.keys());
+    let alone = classes.iter().flat_map(|(&class, layers)| (0..=layers.len()).map(move |k| only(class, k)));
+    alone.chain([everything(graph)]).collect()
+}
+
+fn loss_node(graph: &Graph) -> usize {
+    graph.nodes.iter().position(|n| matches!(n.op, Op::VocabLoss(_))).expect("a loss")
+}
+
+/// Layers of the nodes that rebuild something.
+fn rebuilt_layers(graph: &Graph) -> BTreeSet<Option<u32>> {
+    graph.nodes.iter().filter(|n| n.phase == Phase::Recompute).map(|n| n.layer).collect()
+}
+
+/// The least memory in which the loss can run, with all that is kept for the backward pass.
+fn bytes_at_loss(graph: &Graph) -> usize {
+    lifetimes(graph, &TARGET).profile(graph.nodes.len())[loss_node(graph)]
+}
+
+/// Values made up to the loss and read after it.
+fn kept_at_loss(graph: &Graph) -> Vec<ValueId> {
+    let (forward, backward) = graph.nodes.split_at(loss_node(graph) + 1);
+    let read: HashSet<ValueId> = backward.iter().flat_map(|n| n.inputs.iter().copied()).collect();
+    let made = forward.iter().flat_map(|n| n.outputs.iter().copied());
+    made.filter(|&v| graph.value(v).slot.is_none() && read.contains(&v)).collect()
+}
+
+#[test]
+fn each_further_layer_frees_memory_at_the_loss_or_changes_nothing() {
+    for (name, program) in programs() {
+        let graph = &program.micro_step;
+        let before = bytes_at_loss(graph);
+        for (class, layers) in droppable(graph) {
+            let mut previous = before;
+            for k in 0..=layers.len() {
+                let bytes = bytes_at_loss(&recompute(graph, &only(class, k)));
+                assert!(bytes <= previous, "{name}: {} in {k} layers: {bytes} after {previous}", class.0);
+                previous = bytes;
+            }
+            assert!(previous < before, "{name}: dropping {} in all layers frees nothing", class.0);
+        }
+        assert!(bytes_at_loss(&recompute(graph, &everything(graph))) < before / 2, "{name}");
+    }
+}
+
+#[test]
+fn dropped_values_are_gone_at_the_loss_in_the_first_layers_only() {
+    for (name, program) in programs() {
+        let graph = &program.micro_step;
+        for (class, layers) in droppable(graph) {
+            for k in 0..=layers.len() {
+                let dropped = recompute(graph, &only(class, k));
+                let kept = kept_at_loss(&dropped).into_iter().map(|v| dropped.value(v));
+                let kept: BTreeSet<_> = kept.filter(|v| v.class == class).map(|v| v.layer).collect();
+                assert_eq!(kept, layers.iter().skip(k).copied().collect(), "{name}: {} in {k} layers", class.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_backward_pass_reads_what_it_read_before() {
+    for (name, program) in programs() {
+        let graph = &program.micro_step;
+        let reads = |graph: &Graph| -> Vec<(Op, Vec<String>, Vec<ValueId>)> {
+            let label = |v: &ValueId| {
+                let value = graph.value(*v);
+                format!("{} {} {:?} {:?}", value.name, value.shape, value.dtype, value.layer)
+            };
+            let backward = graph.nodes.iter().filter(|n| n.phase != Phase::Recompute);
+            backward.map(|n| (n.op.clone(), n.inputs.iter().map(label).collect(), n.outputs.clone())).collect()
+        };
+        let before = reads(graph);
+        let meant = symbols::meaning(graph, &program.slots);
+        for drops in all_drops(graph) {
+            let dropped = recompute(graph, &drops);
+            assert!(before == reads(&dropped), "{name}: {drops:?} changes what is read");
+            assert!(meant == symbols::meaning(&dropped, &program.slots), "{name}: {drops:?} changes what comes out");
+        }
+    }
+}
+
+#[test]
+fn what_is_rebuilt_is_there_before_it_is_read_and_not_for_nothing() {
+    for (name, program) in programs() {
+        let graph = &program.micro_step;
+        for drops in all_drops(graph) {
+            let dropped = recompute(graph, &drops);
+            let made_by = dropped.producers();
+            for (index, node) in dropped.nodes.iter().enumerate() {
+                let early = |v: &&ValueId| made_by[v.index()].is_some_and(|producer| producer.0 as usize >= index);
+                assert_eq!(node.inputs.iter().find(early), None, "{name}: {drops:?}, node {index}");
+                if node.phase != Phase::Recompute {
+                    continue;
+                }
+                assert!(index > loss_node(&dropped), "{name}: {drops:?}: rebuilt before the loss");
+                let later = &dropped.nodes[index + 1..];
+                let read = node.outputs.iter().any(|o| later.iter().any(|n| n.inputs.contains(o)));
+                assert!(read, "{name}: {drops:?}: node {index} is rebuilt for nobody");
+            }
+            let rebuilds = dropped.nodes.iter().any(|n| n.phase == Phase::Recompute);
+            assert_eq!(rebuilds, !drops.is_empty(), "{name}: {drops:?}");
+        }
+    }
+}
+
+#[test]
+fn a_layer_is_rebuilt_without_the_ones_before_it() {
+    for (name, program) in programs() {
+        let graph = &program.micro_step;
+        for (class, layers) in droppable(graph) {
+            for k in 1..=layers.len() {
+                let rebuilt = rebuilt_layers(&recompute(graph, &only(class, k)));
+                let mut allowed: BTreeSet<Option<u32>> = layers.iter().take(k).copied().collect();
+                // The embedding belongs to no layer, and stands before the first.
+                allowed.insert(None);
+                assert!(rebuilt.is_subset(&allowed), "{name}: {} in {k} layers: {rebuilt:?}", class.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_norm_is_rebuilt_from_its_sum_alone() {
+    for (name, program) in programs() {
+        let graph = &program.micro_step;
+        for class in [Class("attn_norm"), Class("mlp_norm")] {
+            let layers = droppable(graph)[&class].len();
+            let dropped = recompute(graph, &only(class, layers));
+            let rebuilt = dropped.nodes.iter().filter(|n| n.phase == Phase::Recompute).map(|n| &n.op);
+            // Where no gradient reaches the embedding it is not kept, and looked up again.
+            let rebuilt: Vec<&Op> = rebuilt.filter(|op| !matches!(op, Op::Embed(_))).collect();
+            assert_eq!(rebuilt.len(), layers, "{name}: one operator for each {}", class.0);
+            let short = |op: &&&Op| matches!(op, Op::RmsNorm(norm) if !norm.residual);
+            assert_eq!(rebuilt.iter().find(|op| !short(op)), None, "{name}: {}", class.0);
+        }
+    }
+}
+
+#[test]
+fn a_norm_whose_sum_is_dropped_too_is_rebuilt_with_it_once() {
+    let (name, program) = programs().swap_remove(0);
+    let drops = Drops(["mlp_norm", "residual_mid"].map(|class| (Class(class), 1)).into());
+    let dropped = recompute(&program.micro_step, &drops);
+    let norms = dropped.nodes.iter().filter(|n| n.phase == Phase::Recompute);
+    let norms: Vec<bool> =
+        norms.filter_map(|n| if let Op::RmsNorm(norm) = &n.op { Some(norm.residual) } else { None }).collect();
+    assert_eq!(norms, [true], "{name}");
+}
+
+#[test]
+fn with_everything_dropped_only_the_layers_inputs_are_kept() {
+    for (name, program) in programs() {
+        let graph = &program.micro_step;
+        let dropped = recompute(graph, &everything(graph));
+        let trained: BTreeSet<_> = droppable(graph).values().flatten().copied().collect();
+        let rows = |v: ValueId| dropped.value(v).shape.rows();
+        for layer in (0..decoders::LAYERS as u32).map(Some) {
+            let kept = kept_at_loss(&dropped).into_iter().filter(|&v| dropped.value(v).layer == layer);
+            let (statistics, wide): (Vec<_>, Vec<_>) = kept.partition(|&v| {
+                let value = dropped.value(v);
+                value.name.ends_with(".rstd") || value.name.ends_with("attn_lse")
+            });
+            let wide: Vec<&str> = wide.iter().map(|&v| &*dropped.value(v).name).collect();
+            let input = format!("layers.{}.layer_input", layer.unwrap_or_default());
+            assert!(wide.iter().all(|w| *w == input) && wide.len() <= 1, "{name}: {wide:?}");
+            let narrow = statistics.iter().all(|&v| dropped.value(v).bytes() <= rows(v) * 8 * 4);
+            assert!(narrow, "{name}: statistics are a few numbers for each token");
+            assert!(trained.contains(&layer) || (wide.is_empty() && statistics.is_empty()), "{name}: a frozen layer");
+        }
+        let outside = kept_at_loss(&dropped).into_iter().filter(|&v| dropped.value(v).layer.is_none());
+        let outside: BTreeSet<&str> = outside.map(|v| &*dropped.value(v).name).collect();
+        assert!(outside.is_subset(&["final_input", "final_rstd", "d_hidden"].into()), "{name}: {outside:?}");
+    }
+}
+
+#[test]
+fn plans_with_dropped_classes_hold() {
+    for (name, program) in programs() {
+        for drops in all_drops(&program.micro_step) {
+            let micro_step = recompute(&program.micro_step, &drops);
+            let plan = assemble(&Program { micro_step, ..program.clone() }, &TARGET);
+            assert_eq!(verify(&plan), Ok(()), "{name}: {drops:?}");
+            assert!(plan.arena_bytes >= plan.lower_bound_bytes);
+        }
+    }
+}

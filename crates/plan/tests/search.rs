@@ -1,0 +1,293 @@
+//! Which plan is picked: budgets, pins, and the promise that the batch is the user's.
+
+mod decoders;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use plimsoll_graph::DType;
+use plimsoll_models::{DecoderConfig, Recipe, preset};
+use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, known_device, plan};
+
+const GIB: u64 = 1 << 30;
+/// More than any plan here needs.
+const PLENTY: u64 = 1 << 40;
+/// Plans whose speeds differ by less count as equally fast, and the smaller one is taken.
+const SAME_SPEED: f64 = 0.01;
+
+/// A question to the planner, with defaults that each test changes where it matters.
+struct Ask {
+    config: DecoderConfig,
+    recipe: Recipe,
+    device: DeviceProfile,
+    sequences: usize,
+    max_length: usize,
+}
+
+impl Ask {
+    fn small(device: &str) -> Self {
+        Self {
+            config: decoders::config("llama", 32),
+            recipe: decoders::full(),
+            device: known_device(device).expect("in the table"),
+            sequences: 12,
+            max_length: 256,
+        }
+    }
+
+    fn large(name: &str, recipe: Recipe, device: &str) -> Self {
+        let recipe = Recipe { compute: DType::BF16, master: true, ..recipe };
+        let config = preset(name).expect("a preset").expect("valid");
+        let device = known_device(device).expect("in the table");
+        Self { config, recipe, device, sequences: 8, max_length: 512 }
+    }
+
+    fn with_pins(&self, bytes: u64, goal: Goal, pins: Pins) -> Result<Chosen, PlanError> {
+        let build = |batch, chunks| Ok(decoders::program(&self.config, &self.recipe, batch, chunks));
+        plan(&Request {
+            build: &build,
+            sequences: self.sequences,
+            max_length: self.max_length,
+            device: &self.device,
+            budgets: Budgets { gpu_bytes: bytes, host_bytes: bytes },
+            fixed: Fixed {
+                gpu_context_bytes: self.device.context_bytes,
+                host_process_bytes: 1 << 20,
+                host_data_bytes: 1 << 20,
+            },
+            goal,
+            pins,
+        })
+    }
+
+    fn plan(&self, bytes: u64, goal: Goal) -> Result<Chosen, PlanError> {
+        self.with_pins(bytes, goal, Pins::default())
+    }
+
+    /// The budget that a refusal names.
+    fn smallest(&self) -> u64 {
+        match self.plan(4 << 20, Goal::Fastest) {
+            Err(PlanError::DoesNotFit { needed_bytes, .. }) => needed_bytes,
+            other => panic!("four MiB are not enough, but {other:?}"),
+        }
+    }
+}
+
+/// Bytes of the budget a plan takes, whichever memory its device computes in.
+fn planned_bytes(chosen: &Chosen) -> u64 {
+    chosen.report.gpu.planned_bytes.max(chosen.report.host.planned_bytes)
+}
+
+fn speed(chosen: &Chosen) -> f64 {
+    chosen.report.predicted.tokens_per_s
+}
+
+fn recompute(classes: &[(&str, usize)]) -> Option<BTreeMap<String, usize>> {
+    Some(classes.iter().map(|(name, layers)| ((*name).to_owned(), *layers)).collect())
+}
+
+#[test]
+fn pins_are_honoured() {
+    let ask = Ask::small("RTX 3060");
+    for goal in [Goal::Fastest, Goal::Lowest] {
+        for tokens in [256, 300, 1024, 3072, 4096] {
+            let pins = Pins { micro_batch_tokens: Some(tokens), ..Pins::default() };
+            let chosen = ask.with_pins(PLENTY, goal, pins).expect("fits");
+            assert_eq!((chosen.batch.tokens, chosen.report.micro_batch_tokens), (tokens, tokens));
+            assert_eq!(chosen.report.effective_batch.sequences, 12);
+            assert_eq!(chosen.report.accumulation, 12usize.div_ceil(tokens / 256), "{tokens} tokens");
+        }
+        for chunks in [1, 2, 7, 64] {
+            let pins = Pins { loss_chunks: Some(chunks), ..Pins::default() };
+            let chosen = ask.with_pins(PLENTY, goal, pins).expect("fits");
+            assert_eq!((chosen.loss_chunks, chosen.report.loss_chunks), (chunks, chunks));
+        }
+        for classes in [&[][..], &[("gate_up", 2)], &[("gate_up", 4), ("attn_norm", 1), ("rotated", 3)]] {
+            let pins = Pins { recompute: recompute(classes), ..Pins::default() };
+            let chosen = ask.with_pins(PLENTY, goal, pins).expect("fits");
+            assert_eq!(Some(chosen.report.recompute), recompute(classes));
+        }
+    }
+}
+
+#[test]
+fn pins_that_cannot_be_honoured_are_refused_with_their_name() {
+    let ask = Ask::small("RTX 3060");
+    let check = |pins: Pins, expected: &[&str]| {
+        let refusal = ask.with_pins(PLENTY, Goal::Fastest, pins.clone());
+        let Err(PlanError::Pin(message)) = refusal else { panic!("{pins:?} is accepted") };
+        for part in expected {
+            assert!(message.contains(part), "{message:?} does not say {part:?}");
+        }
+    };
+    let tokens = |n| Pins { micro_batch_tokens: Some(n), ..Pins::default() };
+    check(tokens(255), &["plan.micro_batch_tokens", "255", "256", "data.max_length"]);
+    check(tokens(0), &["plan.micro_batch_tokens"]);
+    let classes = |c| Pins { recompute: recompute(&[c]), ..Pins::default() };
+    check(classes(("gate_down", 1)), &["plan.recompute.gate_down", "gate_up", "attn_norm"]);
+    check(classes(("gate_up", 5)), &["plan.recompute.gate_up: 5", "4"]);
+    let chunks = |n| Pins { loss_chunks: Some(n), ..Pins::default() };
+    check(chunks(0), &["plan.loss_chunks", "0"]);
+    check(chunks(256 * 12 + 1), &["plan.loss_chunks", "3073"]);
+}
+
+#[test]
+fn a_pinned_plan_that_does_not_fit_is_refused_not_changed() {
+    let ask = Ask::small("RTX 3060");
+    let pins = Pins { micro_batch_tokens: Some(3072), recompute: recompute(&[]), ..Pins::default() };
+    let budget = ask.smallest();
+    let Err(PlanError::DoesNotFit { needed_bytes, .. }) = ask.with_pins(budget, Goal::Fastest, pins.clone()) else {
+        panic!("the largest plan cannot fit where only the smallest does");
+    };
+    assert!(needed_bytes > budget);
+    let chosen = ask.with_pins(needed_bytes, Goal::Fastest, pins).expect("the named budget is enough");
+    assert_eq!(chosen.batch.tokens, 3072);
+}
+
+#[test]
+fn an_update_of_nothing_is_refused() {
+    for (sequences, max_length) in [(0, 256), (12, 0)] {
+        let ask = Ask { sequences, max_length, ..Ask::small("cpu") };
+        assert!(matches!(ask.plan(PLENTY, Goal::Fastest), Err(PlanError::Batch(_))));
+    }
+}
+
+#[test]
+fn the_named_budget_is_the_border() {
+    for device in ["cpu", "RTX 3060"] {
+        for recipe in [decoders::full(), decoders::lora()] {
+            let ask = Ask { recipe, ..Ask::small(device) };
+            let smallest = ask.smallest();
+            for goal in [Goal::Fastest, Goal::Lowest] {
+                let chosen = ask.plan(smallest, goal).expect("the named budget is enough");
+                assert!(planned_bytes(&chosen) <= smallest, "{device}");
+                let refusal = ask.plan(smallest - 1, goal);
+                let Err(PlanError::DoesNotFit { needed_bytes, budget_bytes, largest, .. }) = refusal else {
+                    panic!("{device}: one byte less than the smallest is accepted");
+                };
+                assert_eq!((needed_bytes, budget_bytes), (smallest, smallest - 1));
+                assert_eq!(largest.iter().map(|(_, bytes)| bytes).sum::<u64>(), needed_bytes);
+                assert!(largest.is_sorted_by_key(|(_, bytes)| std::cmp::Reverse(*bytes)));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_budget_at_all_is_a_refusal() {
+    for device in ["cpu", "H100"] {
+        let refusal = Ask::small(device).plan(0, Goal::Fastest);
+        assert!(matches!(refusal, Err(PlanError::DoesNotFit { budget_bytes: 0, .. })), "{device}");
+    }
+}
+
+/// Budgets from the smallest that works to twice what the fastest plan takes, closer together at the small end.
+fn budgets(ask: &Ask, count: u32) -> Vec<u64> {
+    let smallest = ask.smallest();
+    let fastest = planned_bytes(&ask.plan(PLENTY, Goal::Fastest).expect("fits"));
+    let ratio = 2.0 * fastest as f64 / smallest as f64;
+    (0..=count).map(|i| (smallest as f64 * ratio.powf(f64::from(i) / f64::from(count))) as u64).collect()
+}
+
+#[test]
+fn more_memory_is_never_slower() {
+    for device in ["cpu", "RTX 3060"] {
+        for recipe in [decoders::full(), decoders::lora()] {
+            let ask = Ask { recipe, ..Ask::small(device) };
+            let mut fastest_so_far = 0.0f64;
+            for bytes in budgets(&ask, 24) {
+                let chosen = ask.plan(bytes, Goal::Fastest).expect("above the smallest");
+                assert!(planned_bytes(&chosen) <= bytes);
+                let slowest_allowed = fastest_so_far * (1.0 - SAME_SPEED);
+                assert!(speed(&chosen) >= slowest_allowed, "{device}: slower with {bytes} bytes: {:?}", chosen.report);
+                fastest_so_far = fastest_so_far.max(speed(&chosen));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_lowest_plan_is_below_every_other() {
+    for device in ["cpu", "RTX 3060"] {
+        for recipe in [decoders::full(), decoders::lora()] {
+            let ask = Ask { recipe, ..Ask::small(device) };
+            let lowest = ask.plan(PLENTY, Goal::Lowest).expect("fits");
+            assert_eq!(planned_bytes(&lowest), ask.smallest(), "{device}: a refusal names the lowest plan");
+            for bytes in budgets(&ask, 12) {
+                let other = ask.plan(bytes, Goal::Fastest).expect("above the smallest");
+                assert!(planned_bytes(&lowest) <= planned_bytes(&other), "{device}: {:?}", other.report);
+            }
+            for tokens in [256, 512, 1024, 3072] {
+                for classes in [None, recompute(&[]), recompute(&[("gate_up", 4), ("mlp_act", 4)])] {
+                    let pins = Pins { micro_batch_tokens: Some(tokens), recompute: classes, ..Pins::default() };
+                    let other = ask.with_pins(PLENTY, Goal::Lowest, pins).expect("fits");
+                    assert!(planned_bytes(&lowest) <= planned_bytes(&other), "{device}: {:?}", other.report);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_effective_batch_is_exactly_the_users() {
+    for sequences in [1, 2, 3, 5, 7, 11, 13, 31, 61, 97] {
+        let ask = Ask { sequences, ..Ask::small("RTX 3060") };
+        let smallest = ask.smallest();
+        for bytes in [smallest, smallest + smallest / 4, PLENTY] {
+            let chosen = ask.plan(bytes, Goal::Fastest).expect("fits");
+            let report = &chosen.report;
+            assert_eq!(report.effective_batch.sequences, sequences);
+            assert_eq!(report.effective_batch.tokens_max, sequences * 256);
+            assert_eq!(report.accumulation * report.micro_batch_tokens, sequences * 256, "{sequences} sequences");
+            assert!(chosen.batch.sequences >= report.micro_batch_tokens / 256);
+        }
+    }
+}
+
+#[test]
+fn the_report_says_what_was_chosen() {
+    let ask = Ask::small("RTX 3060");
+    for bytes in budgets(&ask, 6) {
+        let chosen = ask.plan(bytes, Goal::Fastest).expect("fits");
+        let report = &chosen.report;
+        let marked: Vec<_> = report.alternatives.iter().filter(|a| a.chosen).collect();
+        assert_eq!(marked.len(), 1, "{:?}", report.alternatives);
+        assert_eq!(marked[0].tokens_per_s, report.predicted.tokens_per_s);
+        assert!(report.alternatives.iter().all(|a| a.fits == a.why_not.is_none()));
+        assert!(report.alternatives.is_sorted_by_key(|a| std::cmp::Reverse(a.gpu_bytes)));
+        assert_eq!(report.layout.arena_bytes, chosen.plan.arena_bytes as u64);
+        assert_eq!(report.gpu.planned_bytes, chosen.plan.arena_bytes as u64 + ask.device.context_bytes);
+    }
+}
+
+#[test]
+fn layouts_of_large_models_lie_close_to_their_lower_bound() {
+    for (name, recipe, sequences, max_length) in [
+        ("mistral-7b", decoders::lora(), 8, 512),
+        ("mistral-7b", decoders::lora(), 16, 2048),
+        ("llama-3.1-8b", decoders::full(), 8, 512),
+        ("llama-3.1-8b", decoders::full(), 7, 2048),
+    ] {
+        let ask = Ask { sequences, max_length, ..Ask::large(name, recipe, "H200") };
+        for goal in [Goal::Fastest, Goal::Lowest] {
+            let chosen = ask.plan(ask.device.memory_bytes, goal).expect("fits");
+            let layout = &chosen.report.layout;
+            let bound = layout.lower_bound_bytes as f64;
+            assert!(layout.arena_bytes as f64 <= 1.01 * bound, "{name}, {goal:?}: {layout:?}");
+            assert!(chosen.report.gpu.planned_bytes <= ask.device.memory_bytes);
+        }
+    }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the time is worth seeing, and too unsteady to be judged closely")]
+fn planning_a_large_model_is_quick() {
+    let ask = Ask::large("mistral-7b", decoders::lora(), "RTX 4090");
+    for gib in [24, 80] {
+        let begin = Instant::now();
+        ask.plan(gib * GIB, Goal::Fastest).expect("fits");
+        let taken = begin.elapsed();
+        eprintln!("plan for mistral-7b, LoRA, 8 × 512, {gib} GiB: {} ms", taken.as_millis());
+        assert!(taken < Duration::from_secs(10), "{taken:?}");
+    }
+}

@@ -1,0 +1,39 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use plimsoll_data::DataError;
+use plimsoll_models::ModelError;
+use plimsoll_plan::PlanError;
+use plimsoll_runtime::RuntimeError;
+use plimsoll_runtime::weights::WeightError;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum TrainError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Model404(String),
+    #[error("step {step}: the loss is {loss}, not a number; the weights of step {} are untouched", step - 1)]
+    NotANumber { step: u64, loss: f64 },
+    #[error("step {step}: the gradient's norm is {norm}, not a number")]
+    BadGradient { step: u64, norm: f64 },
+    #[error("the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}")]
+    Vocabulary { tokenizer: usize, model: usize },
+}
+
+impl TrainError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        TrainError::Io { path: path.to_owned(), source }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a run tells whoever watches it. Each event is also a line of `metrics.jsonl`.
+
+use serde::Serialize;
+
+/// One update.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StepEvent {
+    pub step: u64,
+    pub loss: f64,
+    pub lr: f64,
+    pub grad_norm: f64,
+    /// Tokens of this update.
+    pub tokens: u64,
+    pub sequences: u64,
+    pub tokens_per_s: f64,
+    pub step_ms: f64,
+    pub data_wait_ms: f64,
+    pub gpu_used_bytes: u64,
+    pub host_rss_bytes: u64,
+}
+
+/// One evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EvalEvent {
+    pub loss: f64,
+    pub tokens: u64,
+    pub sequences: u64,
+    pub ms: f64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Step(StepEvent),
+    Eval {
+        step: u64,
+        eval: EvalEvent,
+    },
+    /// Weights were written to this folder.
+    Saved {
+        step: u64,
+        folder: std::path::PathBuf,
+    },
+}

@@ -1,0 +1,94 @@
+//! Folders that Hugging Face loads: the whole model, or a PEFT adapter.
+
+use std::fs;
+use std::path::Path;
+
+use plimsoll_models::{LINEAR_LAYERS, ParameterKind};
+use plimsoll_runtime::weights::{OutTensor, write_safetensors};
+use serde_json::{Value as Json, json};
+
+use crate::{Session, TrainError};
+
+/// Writes what was trained, with the given tokenizer files beside it. The folder appears complete or not at all.
+pub fn export(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
+    let partial = folder.with_extension("partial");
+    let result = write_folder(session, &partial, tokenizer).and_then(|()| {
+        if folder.exists() {
+            fs::remove_dir_all(folder).map_err(|e| TrainError::io(folder, e))?;
+        }
+        fs::rename(&partial, folder).map_err(|e| TrainError::io(folder, e))
+    });
+    if result.is_err() {
+        // Leave nothing half-written behind; the first error is the one to report.
+        let _ = fs::remove_dir_all(&partial);
+    }
+    result
+}
+
+fn write_folder(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
+    fs::create_dir_all(folder).map_err(|e| TrainError::io(folder, e))?;
+    let (kind, weights, config_name, config) = match &session.recipe.lora {
+        Some(_) => {
+            (ParameterKind::Adapter, "adapter_model.safetensors", "adapter_config.json", adapter_config(session))
+        }
+        None => (ParameterKind::Base, "model.safetensors", "config.json", model_config(session)),
+    };
+    let tensors = tensors(session, kind);
+    write_safetensors(&folder.join(weights), &tensors, session.executor().backend())?;
+    let text = serde_json::to_string_pretty(&config).expect("plain data");
+    write_whole(&folder.join(config_name), text.as_bytes())?;
+    for (name, bytes) in tokenizer {
+        write_whole(&folder.join(name), bytes)?;
+    }
+    Ok(())
+}
+
+/// Every Hugging Face tensor of the given kind, at its place in the arena.
+fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
+    let parameters = session.parameters().to_vec();
+    let mut tensors = Vec::new();
+    for parameter in parameters.iter().filter(|p| p.kind == kind) {
+        let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
+        for part in &parameter.parts {
+            let region = session.part_region(parameter, part.first_row, part.shape.rows());
+            tensors.push(OutTensor { name: part.name.clone(), shape: part.shape, dtype, region });
+        }
+    }
+    tensors
+}
+
+fn model_config(session: &Session) -> Json {
+    let mut config = session.model.config.source.clone();
+    config["torch_dtype"] = "float32".into();
+    config.as_object_mut().map(|c| c.remove("dtype"));
+    config
+}
+
+fn adapter_config(session: &Session) -> Json {
+    let lora = session.recipe.lora.as_ref().expect("asked for an adapter");
+    let targets: Vec<&str> = LINEAR_LAYERS.into_iter().filter(|l| lora.adapts(l)).collect();
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": session.model.name(),
+        "r": lora.r,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "use_rslora": lora.rslora,
+        "target_modules": targets,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": true,
+        "modules_to_save": null,
+    })
+}
+
+/// Writes a file beside its final place and moves it there once it is complete.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    fs::write(partial, bytes).map_err(|e| TrainError::io(partial, e))?;
+    fs::rename(partial, path).map_err(|e| TrainError::io(path, e))
+}

@@ -1,0 +1,170 @@
+//! The training loop.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use plimsoll_data::{Dataset, Order, pack};
+
+use crate::event::{EvalEvent, Event, StepEvent};
+use crate::export::export;
+use crate::memory::resident_bytes;
+use crate::{LearningRate, RunFolder, Session, TrainError};
+
+/// What to train on, for how long, and what to keep.
+pub struct Fit<'a> {
+    pub train: &'a Dataset,
+    pub eval: Option<&'a Dataset>,
+    pub shuffle: bool,
+    pub sequences: usize,
+    pub rate: LearningRate,
+    pub eval_every: Option<u64>,
+    pub save_every: Option<u64>,
+    pub save_keep: usize,
+    /// File name and content of each tokenizer file, written beside the weights.
+    pub tokenizer_files: Vec<(String, Vec<u8>)>,
+    /// Set from outside to stop after the update that is running.
+    pub stop: &'a AtomicBool,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Updates done.
+    pub steps: u64,
+    pub interrupted: bool,
+    pub first_loss: Option<f64>,
+    pub last_loss: Option<f64>,
+    pub first_eval: Option<f64>,
+    pub last_eval: Option<f64>,
+    /// Median duration of an update.
+    pub step_ms: f64,
+    pub tokens_per_s: f64,
+    pub saved: PathBuf,
+}
+
+/// Trains to the end or until asked to stop; either way the weights are saved.
+pub fn fit(
+    session: &mut Session,
+    task: &Fit,
+    folder: &mut RunFolder,
+    observe: &mut dyn FnMut(&Event),
+) -> Result<Outcome, TrainError> {
+    let mut watch = Watch { folder, observe };
+    let order = Order::new(task.train.len(), session.seed(), task.shuffle);
+    let mut updates = order.updates(task.sequences, 0);
+    let max_length = session.executor().plan().batch.max_length;
+    let capacity = session.capacity();
+    let mut durations = Vec::new();
+    let (mut tokens_done, mut seconds_done) = (0, 0.0);
+    let mut outcome = Outcome {
+        steps: 0,
+        interrupted: false,
+        first_loss: None,
+        last_loss: None,
+        first_eval: None,
+        last_eval: None,
+        step_ms: 0.0,
+        tokens_per_s: 0.0,
+        saved: folder_of(&watch),
+    };
+    if task.eval_every.is_some() {
+        outcome.first_eval = evaluate(session, task, 0, &mut watch)?;
+        outcome.last_eval = outcome.first_eval;
+    }
+    for step in 1..=task.rate.total {
+        let began = Instant::now();
+        let chosen = updates.next().expect("updates do not end");
+        let examples: Vec<_> = chosen.iter().map(|&i| task.train.get(i as usize)).collect();
+        let batches = pack(&examples, max_length, capacity)?;
+        let data_wait = began.elapsed();
+        let lr = task.rate.at(step);
+        let result = session.update(&batches, step, lr)?;
+        let took = began.elapsed();
+        let event = Event::Step(StepEvent {
+            step,
+            loss: result.loss,
+            lr,
+            grad_norm: result.grad_norm,
+            tokens: result.tokens as u64,
+            sequences: result.sequences as u64,
+            tokens_per_s: result.tokens as f64 / took.as_secs_f64(),
+            step_ms: took.as_secs_f64() * 1e3,
+            data_wait_ms: data_wait.as_secs_f64() * 1e3,
+            gpu_used_bytes: 0,
+            host_rss_bytes: resident_bytes(),
+        });
+        watch.tell(&event)?;
+        durations.push(took.as_secs_f64() * 1e3);
+        tokens_done += result.tokens;
+        seconds_done += took.as_secs_f64();
+        outcome.steps = step;
+        outcome.first_loss.get_or_insert(result.loss);
+        outcome.last_loss = Some(result.loss);
+        let last = step == task.rate.total;
+        if due(task.eval_every, step) || (last && task.eval_every.is_some()) {
+            outcome.last_eval = evaluate(session, task, step, &mut watch)?;
+        }
+        if due(task.save_every, step) && !last {
+            save(session, task, step, &mut watch)?;
+        }
+        if task.stop.load(Ordering::Relaxed) && !last {
+            outcome.interrupted = true;
+            break;
+        }
+    }
+    durations.sort_by(f64::total_cmp);
+    outcome.step_ms = durations.get(durations.len() / 2).copied().unwrap_or(0.0);
+    outcome.tokens_per_s = tokens_done as f64 / f64::max(seconds_done, 1e-9);
+    outcome.saved = if outcome.interrupted {
+        save(session, task, outcome.steps, &mut watch)?
+    } else {
+        let folder = watch.folder.path().join("final");
+        export(session, &folder, &task.tokenizer_files)?;
+        watch.tell(&Event::Saved { step: outcome.steps, folder: folder.clone() })?;
+        folder
+    };
+    Ok(outcome)
+}
+
+fn folder_of(watch: &Watch) -> PathBuf {
+    watch.folder.path().to_owned()
+}
+
+fn due(every: Option<u64>, step: u64) -> bool {
+    every.is_some_and(|n| n > 0 && step.is_multiple_of(n))
+}
+
+/// The two who want to know: the metrics file and the observer.
+struct Watch<'a> {
+    folder: &'a mut RunFolder,
+    observe: &'a mut dyn FnMut(&Event),
+}
+
+impl Watch<'_> {
+    fn tell(&mut self, event: &Event) -> Result<(), TrainError> {
+        self.folder.record(event)?;
+        (self.observe)(event);
+        Ok(())
+    }
+}
+
+fn evaluate(session: &mut Session, task: &Fit, step: u64, watch: &mut Watch) -> Result<Option<f64>, TrainError> {
+    let Some(data) = task.eval else { return Ok(None) };
+    let began = Instant::now();
+    let (loss, tokens) = session.evaluate(data)?;
+    let ms = began.elapsed().as_secs_f64() * 1e3;
+    let eval = EvalEvent { loss, tokens: tokens as u64, sequences: data.len() as u64, ms };
+    watch.tell(&Event::Eval { step, eval })?;
+    Ok(Some(loss))
+}
+
+fn save(session: &mut Session, task: &Fit, step: u64, watch: &mut Watch) -> Result<PathBuf, TrainError> {
+    let folder = watch.folder.checkpoint(step);
+    let parent = folder.parent().expect("checkpoints lie in a folder");
+    std::fs::create_dir_all(parent).map_err(|e| TrainError::io(parent, e))?;
+    export(session, &folder, &task.tokenizer_files)?;
+    watch.folder.prune(task.save_keep)?;
+    watch.tell(&Event::Saved { step, folder: folder.clone() })?;
+    Ok(folder)
+}

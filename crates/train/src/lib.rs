@@ -1,0 +1,26 @@
+//! Tasks, the training loop, evaluation, the run folder. Talks to whoever watches through [`Event`]s only.
+
+mod bench;
+mod error;
+mod event;
+mod export;
+mod fit;
+mod folder;
+mod memory;
+mod model;
+mod prepare;
+mod rates;
+mod session;
+mod weights;
+
+pub use bench::{BenchReport, bench};
+pub use error::TrainError;
+pub use event::{EvalEvent, Event, StepEvent};
+pub use export::export;
+pub use fit::{Fit, Outcome, fit};
+pub use folder::RunFolder;
+pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
+pub use model::{Model, ModelOrigin};
+pub use prepare::{Prepared, Spec, plan_only, prepare};
+pub use rates::{LearningRate, Shape};
+pub use session::{Session, UpdateResult};

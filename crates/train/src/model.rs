@@ -1,0 +1,75 @@
+//! Finding a model: a preset by name, or a folder in Hugging Face's layout.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plimsoll_models::{DecoderConfig, preset, preset_names};
+use serde_json::Value as Json;
+
+use crate::TrainError;
+
+/// Where a model's shape came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelOrigin {
+    Preset(String),
+    Folder(PathBuf),
+    Shape,
+}
+
+/// A model's shape, and its files if it has any.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub config: DecoderConfig,
+    pub origin: ModelOrigin,
+    /// Draw the weights even if there are files.
+    pub random: bool,
+}
+
+impl Model {
+    /// A folder if there is one of that name, else a preset.
+    pub fn find(name: &str) -> Result<Self, TrainError> {
+        let folder = Path::new(name);
+        if folder.is_dir() {
+            return Self::from_folder(folder);
+        }
+        if let Some(config) = preset(name) {
+            return Ok(Self { config: config?, origin: ModelOrigin::Preset(name.to_owned()), random: true });
+        }
+        Err(TrainError::Model404(format!(
+            "model `{name}` is neither a folder here nor a preset\nhint: presets are {}",
+            preset_names().join(", ")
+        )))
+    }
+
+    fn from_folder(folder: &Path) -> Result<Self, TrainError> {
+        let path = folder.join("config.json");
+        let text = fs::read_to_string(&path).map_err(|e| TrainError::io(&path, e))?;
+        let config = DecoderConfig::from_json(&text)?;
+        Ok(Self { config, origin: ModelOrigin::Folder(folder.to_owned()), random: false })
+    }
+
+    pub fn from_shape(config: Json) -> Result<Self, TrainError> {
+        Ok(Self { config: DecoderConfig::from_value(config)?, origin: ModelOrigin::Shape, random: true })
+    }
+
+    pub fn folder(&self) -> Option<&Path> {
+        match &self.origin {
+            ModelOrigin::Folder(folder) => Some(folder),
+            ModelOrigin::Preset(_) | ModelOrigin::Shape => None,
+        }
+    }
+
+    /// Where the weights are read from; `None` when they are drawn.
+    pub fn weights_folder(&self) -> Option<&Path> {
+        self.folder().filter(|_| !self.random)
+    }
+
+    /// What a PEFT folder names as its base.
+    pub fn name(&self) -> String {
+        match &self.origin {
+            ModelOrigin::Folder(folder) => folder.display().to_string(),
+            ModelOrigin::Preset(name) => name.clone(),
+            ModelOrigin::Shape => self.config.family.model_type().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! From what was asked to a plan on a device, with the process itself measured.
+
+use plimsoll_models::{Built, Recipe, build};
+use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, plan};
+use plimsoll_runtime::Backend;
+
+use crate::memory::{resident_bytes, return_free_memory};
+use crate::{Model, Session, TrainError};
+
+/// Everything a plan depends on.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    pub model: Model,
+    pub recipe: Recipe,
+    /// Sequences of one update, exact.
+    pub sequences: usize,
+    pub max_length: usize,
+    pub goal: Goal,
+    pub pins: Pins,
+    pub seed: u64,
+}
+
+/// A run ready to start.
+pub struct Prepared {
+    pub session: Session,
+    pub chosen: Chosen,
+}
+
+/// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
+const HEADROOM_BYTES: u64 = 3 << 20;
+
+/// Plans without touching a device.
+pub fn plan_only(
+    spec: &Spec,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    fixed: Fixed,
+) -> Result<(Chosen, Built), TrainError> {
+    let make = |batch, chunks| {
+        build(&spec.model.config, &spec.recipe, batch, chunks)
+            .map(|built| built.program)
+            .map_err(|e| PlanError::Build(e.to_string()))
+    };
+    // Mistakes in the recipe are the user's and get their own message, before any planning.
+    let smallest = plimsoll_graph::BatchShape { tokens: spec.max_length, sequences: 1, max_length: spec.max_length };
+    build(&spec.model.config, &spec.recipe, smallest, 1)?;
+    let chosen = plan(&Request {
+        build: &make,
+        sequences: spec.sequences,
+        max_length: spec.max_length,
+        device,
+        budgets,
+        fixed,
+        goal: spec.goal,
+        pins: spec.pins.clone(),
+    })?;
+    let built = build(&spec.model.config, &spec.recipe, chosen.batch, chosen.loss_chunks)?;
+    Ok((chosen, built))
+}
+
+/// Plans with the process measured, takes the arena, and fills in the weights.
+/// `data_bytes` is what the dataset holds; it is part of what is measured and gets a line of its own.
+pub fn prepare(
+    spec: &Spec,
+    backend: Box<dyn Backend>,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    data_bytes: u64,
+    paranoid: bool,
+) -> Result<Prepared, TrainError> {
+    let measured = || {
+        return_free_memory();
+        Fixed {
+            gpu_context_bytes: device.context_bytes,
+            host_process_bytes: (resident_bytes() + HEADROOM_BYTES).saturating_sub(data_bytes),
+            host_data_bytes: data_bytes,
+        }
+    };
+    let (mut chosen, mut built) = plan_only(spec, device, budgets, measured())?;
+    // Planning itself left something behind; plan again if that no longer fits, and say the true figure either way.
+    let after = measured();
+    let total = |f: &Fixed| f.host_process_bytes + f.host_data_bytes;
+    let arena = if device.backing == Backing::Host { chosen.report.layout.arena_bytes } else { 0 };
+    if arena + total(&after) > budgets.host_bytes {
+        (chosen, built) = plan_only(spec, device, budgets, after)?;
+    }
+    chosen.restate(&measured());
+    let session = Session::start(spec, backend, &chosen, built, paranoid)?;
+    Ok(Prepared { session, chosen })
+}

@@ -1,0 +1,221 @@
+//! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
+
+use plimsoll_data::{Capacity, Dataset, MicroBatch, pack};
+use plimsoll_models::{Built, OptimizerKind, Parameter, rotary_table};
+use plimsoll_plan::{Chosen, Region};
+use plimsoll_runtime::{Active, Backend, Executor, Run};
+
+use crate::{Model, Spec, TrainError, weights};
+
+pub struct Session {
+    executor: Executor,
+    built: Built,
+    pub(crate) model: Model,
+    pub(crate) recipe: plimsoll_models::Recipe,
+    seed: u64,
+}
+
+/// What one update did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct UpdateResult {
+    /// Mean over the loss-bearing tokens of the update.
+    pub loss: f64,
+    pub grad_norm: f64,
+    pub tokens: usize,
+    pub sequences: usize,
+}
+
+impl Session {
+    /// Takes the arena and fills in weights: from the model's files, or drawn from the seed.
+    pub(crate) fn start(
+        spec: &Spec,
+        backend: Box<dyn Backend>,
+        chosen: &Chosen,
+        built: Built,
+        paranoid: bool,
+    ) -> Result<Self, TrainError> {
+        let checkpoint = weights::open(&spec.model, &built.parameters)?;
+        let executor = Executor::new(backend, chosen.plan.clone(), paranoid)?;
+        let mut session =
+            Self { executor, built, model: spec.model.clone(), recipe: spec.recipe.clone(), seed: spec.seed };
+        let positions = session.executor.plan().batch.max_length;
+        let rotary = session.built.inputs.rotary;
+        session.executor.write_slot(rotary, &rotary_table(&spec.model.config, positions))?;
+        weights::fill(&mut session, checkpoint.as_ref())?;
+        Ok(session)
+    }
+
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.built.parameters
+    }
+
+    pub fn executor(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Where some rows of a parameter lie.
+    pub(crate) fn part_region(&self, parameter: &Parameter, first_row: usize, rows: usize) -> Region {
+        let whole = self.executor.plan().slot(parameter.slot);
+        let row_bytes = whole.bytes / parameter.shape.rows();
+        Region { offset: whole.offset + first_row * row_bytes, bytes: rows * row_bytes, ..whole }
+    }
+
+    /// The gradient summed up since the last update, of one parameter.
+    pub fn gradient(&self, parameter: &str) -> Result<Option<Vec<f32>>, TrainError> {
+        let Some(state) = self.built.state.iter().find(|s| s.parameter == parameter) else { return Ok(None) };
+        let elements = self.executor.plan().slots.get(state.grad).shape.elements();
+        let mut values = vec![0f32; elements];
+        self.executor.read_slot(state.grad, &mut values)?;
+        Ok(Some(values))
+    }
+
+    pub fn capacity(&self) -> Capacity {
+        let batch = self.executor.plan().batch;
+        Capacity { tokens: batch.tokens, sequences: batch.sequences }
+    }
+
+    fn load_batch(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
+        let inputs = self.built.inputs;
+        self.executor.write_slot(inputs.tokens, &batch.tokens)?;
+        self.executor.write_slot(inputs.targets, &batch.targets)?;
+        self.executor.write_slot(inputs.positions, &batch.positions)?;
+        self.executor.write_slot(inputs.row_ids, &batch.row_ids)?;
+        self.executor.write_slot(inputs.boundaries, &batch.cu_seqlens)?;
+        Ok(Active { tokens: batch.len(), sequences: batch.sequences() })
+    }
+
+    /// Runs the micro-steps of one update and returns the loss; gradients are left summed up.
+    pub fn accumulate(&mut self, batches: &[MicroBatch], step: u64) -> Result<f64, TrainError> {
+        let inputs = self.built.inputs;
+        let loss_tokens: usize = batches.iter().map(MicroBatch::loss_tokens).sum();
+        let key = [self.seed as u32, (self.seed >> 32) as u32, step as u32, (step >> 32) as u32];
+        self.executor.write_slot(inputs.rng_key, &key)?;
+        self.executor.write_slot(inputs.loss_scale, &[1.0 / loss_tokens.max(1) as f32])?;
+        self.executor.write_slot(inputs.loss, &[0f64])?;
+        for batch in batches {
+            let active = self.load_batch(batch)?;
+            self.executor.run(Run::MicroStep, active)?;
+        }
+        self.read_loss()
+    }
+
+    fn read_loss(&self) -> Result<f64, TrainError> {
+        let mut loss = [0f64];
+        self.executor.read_slot(self.built.inputs.loss, &mut loss)?;
+        Ok(loss[0])
+    }
+
+    /// Applies the summed gradients. Returns their norm before clipping.
+    pub fn apply(&mut self, step: u64, lr: f64) -> Result<f64, TrainError> {
+        let inputs = self.built.inputs;
+        let correction = |beta: f32| (1.0 - f64::from(beta).powi(step.min(i32::MAX as u64) as i32)) as f32;
+        let hyper = match self.recipe.optimizer {
+            OptimizerKind::AdamW { beta1, beta2, .. } => [lr as f32, correction(beta1), correction(beta2), 0.0],
+            OptimizerKind::Sgd { .. } => [lr as f32, 1.0, 1.0, 0.0],
+        };
+        self.executor.write_slot(inputs.hyper, &hyper)?;
+        self.executor.run(Run::Update, Active { tokens: 0, sequences: 0 })?;
+        let mut clip = [0f32; 2];
+        self.executor.read_slot(inputs.clip, &mut clip)?;
+        Ok(f64::from(clip[0]))
+    }
+
+    /// One whole update. A loss that is not a number stops before the weights are touched.
+    pub fn update(&mut self, batches: &[MicroBatch], step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
+        let loss = self.accumulate(batches, step)?;
+        if !loss.is_finite() {
+            return Err(TrainError::NotANumber { step, loss });
+        }
+        let grad_norm = self.apply(step, lr)?;
+        if !grad_norm.is_finite() {
+            return Err(TrainError::BadGradient { step, norm: grad_norm });
+        }
+        let tokens = batches.iter().map(MicroBatch::len).sum();
+        let sequences = batches.iter().map(MicroBatch::sequences).sum();
+        Ok(UpdateResult { loss, grad_norm, tokens, sequences })
+    }
+
+    /// Mean loss over a dataset, and the number of tokens that bear it.
+    pub fn evaluate(&mut self, data: &Dataset) -> Result<(f64, usize), TrainError> {
+        let inputs = self.built.inputs;
+        let capacity = self.capacity();
+        let max_length = self.executor.plan().batch.max_length;
+        // In portions of what one micro-batch certainly holds, so that memory stays flat.
+        let portion = (capacity.tokens / max_length).max(1);
+        let (mut sum, mut count) = (0.0, 0);
+        self.executor.write_slot(inputs.loss_scale, &[1f32])?;
+        for first in (0..data.len()).step_by(portion) {
+            let examples: Vec<_> = (first..data.len().min(first + portion)).map(|i| data.get(i)).collect();
+            for batch in pack(&examples, max_length, capacity)? {
+                self.executor.write_slot(inputs.loss, &[0f64])?;
+                let active = self.load_batch(&batch)?;
+                self.executor.run(Run::Evaluate, active)?;
+                sum += self.read_loss()?;
+                count += batch.loss_tokens();
+            }
+        }
+        Ok((sum / count.max(1) as f64, count))
+    }
+
+    /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them.
+    pub fn sample(
+        &mut self,
+        prompts: &[Vec<u32>],
+        stop: Option<u32>,
+        max_new: usize,
+    ) -> Result<Vec<Vec<u32>>, TrainError> {
+        let buffer = self.executor.results(Run::Sample)[0];
+        let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
+        let batch = self.executor.plan().batch;
+        let side_by_side = rows.min((batch.tokens / batch.max_length).max(1));
+        let mut answers = Vec::with_capacity(prompts.len());
+        for group in prompts.chunks(side_by_side) {
+            let mut texts: Vec<Vec<u32>> = group.to_vec();
+            let mut done = vec![false; texts.len()];
+            for _ in 0..max_new {
+                for (text, done) in texts.iter().zip(&mut done) {
+                    *done |= text.is_empty() || text.len() >= batch.max_length;
+                }
+                let open: Vec<usize> = (0..texts.len()).filter(|&i| !done[i]).collect();
+                if open.is_empty() {
+                    break;
+                }
+                let flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
+                let active = self.load_batch(&flat)?;
+                self.executor.run(Run::Sample, active)?;
+                let mut logits = vec![0f32; open.len() * vocab];
+                self.executor.read_result(&buffer, &mut logits)?;
+                for (&i, row) in open.iter().zip(logits.chunks_exact(vocab)) {
+                    let token = likeliest(row);
+                    texts[i].push(token);
+                    done[i] |= Some(token) == stop;
+                }
+            }
+            let new = texts.into_iter().zip(group).map(|(text, prompt)| text[prompt.len()..].to_vec());
+            answers.extend(new);
+        }
+        Ok(answers)
+    }
+}
+
+/// Sequences one behind another, without targets.
+fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
+    let mut flat = MicroBatch { cu_seqlens: vec![0], ..MicroBatch::default() };
+    for tokens in sequences {
+        flat.tokens.extend(tokens.iter().map(|t| t.cast_signed()));
+        flat.positions.extend(0..tokens.len() as i32);
+        flat.cu_seqlens.push(flat.tokens.len() as i32);
+    }
+    flat.targets = vec![plimsoll_data::NO_LOSS; flat.tokens.len()];
+    flat.row_ids = vec![0; flat.tokens.len()];
+    flat
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.map_or(0, |(index, _)| index as u32)
+}

@@ -1,0 +1,114 @@
+//! Weights into the arena: from files, or drawn from the seed.
+
+use std::path::Path;
+
+use plimsoll_graph::DType;
+use plimsoll_models::{Init, Parameter, ParameterKind};
+use plimsoll_runtime::weights::Checkpoint;
+use rayon::prelude::*;
+
+use crate::{Model, Session, TrainError};
+
+/// Opens the model's weight files, if it has any, and checks that every tensor the model needs is there.
+pub(crate) fn open(model: &Model, parameters: &[Parameter]) -> Result<Option<Checkpoint>, TrainError> {
+    let Some(folder) = model.weights_folder() else { return Ok(None) };
+    let checkpoint = Checkpoint::open(folder, "model")?;
+    for part in parameters.iter().filter(|p| p.kind == ParameterKind::Base).flat_map(|p| &p.parts) {
+        checkpoint.check(&part.name, &part.shape)?;
+    }
+    Ok(Some(checkpoint))
+}
+
+/// Fills in every parameter.
+pub(crate) fn fill(session: &mut Session, checkpoint: Option<&Checkpoint>) -> Result<(), TrainError> {
+    for (index, parameter) in session.parameters().to_vec().iter().enumerate() {
+        match checkpoint {
+            Some(checkpoint) if parameter.kind == ParameterKind::Base => load(session, checkpoint, parameter)?,
+            _ => draw(session, parameter, index as u64)?,
+        }
+    }
+    Ok(())
+}
+
+fn load(session: &mut Session, checkpoint: &Checkpoint, parameter: &Parameter) -> Result<(), TrainError> {
+    let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
+    for part in &parameter.parts {
+        let region = session.part_region(parameter, part.first_row, part.shape.rows());
+        checkpoint.load(&part.name, &part.shape, dtype, region, session.executor().backend())?;
+    }
+    Ok(())
+}
+
+impl Session {
+    /// Replaces the adapters by those of a PEFT folder.
+    pub fn load_adapters(&mut self, folder: &Path) -> Result<(), TrainError> {
+        let checkpoint = Checkpoint::open(folder, "adapter_model")?;
+        let adapters: Vec<Parameter> =
+            self.parameters().iter().filter(|p| p.kind == ParameterKind::Adapter).cloned().collect();
+        for parameter in &adapters {
+            load(self, &checkpoint, parameter)?;
+        }
+        Ok(())
+    }
+}
+
+/// Elements drawn by one thread at a time.
+const BLOCK: usize = 1 << 15;
+
+/// Draws a parameter. Every element depends on the seed, the parameter and its own place, and on nothing else.
+fn draw(session: &mut Session, parameter: &Parameter, stream: u64) -> Result<(), TrainError> {
+    let region = session.executor().plan().slot(parameter.slot);
+    let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
+    let key = mix(session.seed() ^ mix(stream.wrapping_add(0x5eed)));
+    assert_eq!(dtype, DType::F32, "weights are drawn in float32");
+    let place = session.executor().backend().host_bytes(region);
+    let place =
+        place.ok_or_else(|| plimsoll_runtime::RuntimeError::Device { reason: "the arena is out of reach".into() })?;
+    place.par_chunks_mut(BLOCK * 4).enumerate().for_each(|(block, bytes)| {
+        for (index, element) in bytes.chunks_exact_mut(4).enumerate() {
+            let counter = (block * BLOCK + index) as u64;
+            element.copy_from_slice(&drawn(parameter.init, key, counter).to_le_bytes());
+        }
+    });
+    Ok(())
+}
+
+fn drawn(init: Init, key: u64, counter: u64) -> f32 {
+    match init {
+        Init::Zeros => 0.0,
+        Init::Ones => 1.0,
+        Init::Uniform { bound } => bound * (2.0 * unit(mix(key ^ mix(counter))) - 1.0) as f32,
+        Init::Normal { std } => {
+            let bits = mix(key ^ mix(counter));
+            let (u, v) = (unit(bits), unit(mix(bits)));
+            std * ((-2.0 * (1.0 - u).ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()) as f32
+        }
+    }
+}
+
+/// A number in [0, 1) from the upper bits.
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The finaliser of splitmix64.
+fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normal_draws_have_the_asked_spread() {
+        let values: Vec<f64> = (0..100_000).map(|i| f64::from(drawn(Init::Normal { std: 0.02 }, 7, i))).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let spread = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt();
+        assert!(mean.abs() < 3e-4, "{mean}");
+        assert!((spread - 0.02).abs() < 2e-4, "{spread}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Training on the CPU, end to end: what Hugging Face computes, whatever the plan.
+
+mod parity;
+mod same_bits;
+mod support;

@@ -1,0 +1,120 @@
+//! Small random models against Hugging Face transformers and PEFT: loss, gradients, ten updates.
+//! The fixtures are made by `fixtures/make_parity.py`.
+
+use crate::support::{fixture, json, recipe, session, tensors};
+use plimsoll_data::{Example, ExampleRef, pack};
+use plimsoll_models::{Lora, Targets};
+use plimsoll_train::Session;
+use serde_json::Value as Json;
+
+const FAMILIES: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
+const MAX_LENGTH: usize = 24;
+
+/// The batch as next-token targets: `labels[i + 1]` belongs to position `i`.
+fn examples(family: &str) -> Vec<Example> {
+    let batch = json(&fixture(family).join("batch.json"));
+    let numbers = |v: &Json| -> Vec<i64> {
+        v.as_array().expect("a list").iter().map(|x| x.as_i64().expect("a number")).collect()
+    };
+    let sequences = batch["sequences"].as_array().expect("a list");
+    let example = |sequence: &Json| {
+        let (ids, labels) = (numbers(&sequence["input_ids"]), numbers(&sequence["labels"]));
+        let next = labels[1..].iter().copied().chain([-100]);
+        Example { tokens: ids.iter().map(|&t| t as u32).collect(), targets: next.map(|t| t as i32).collect() }
+    };
+    sequences.iter().map(example).collect()
+}
+
+fn lora_session(family: &str) -> Session {
+    let config = json(&fixture(family).join("lora_init/adapter_config.json"));
+    let lora = Lora {
+        r: config["r"].as_u64().expect("r") as usize,
+        alpha: config["lora_alpha"].as_f64().expect("alpha") as f32,
+        dropout: 0.0,
+        targets: Targets::AllLinear,
+        rslora: config["use_rslora"].as_bool().unwrap_or(false),
+    };
+    let mut session = session(family, recipe(Some(lora)), 6, MAX_LENGTH, |_| {});
+    session.load_adapters(&fixture(family).join("lora_init")).expect("adapters");
+    session
+}
+
+fn relative(found: f64, expected: f64) -> f64 {
+    (found - expected).abs() / expected.abs()
+}
+
+/// Loss of the first step, gradients of every parameter, the norm, then ten updates.
+fn check(family: &str, kind: &str, mut session: Session) {
+    let expected = json(&fixture(family).join(format!("{kind}.json")));
+    let examples = examples(family);
+    let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+    let batches = pack(&views, MAX_LENGTH, session.capacity()).expect("fits");
+    let losses: Vec<f64> =
+        expected["losses"].as_array().expect("losses").iter().map(|l| l.as_f64().expect("a loss")).collect();
+
+    let loss = session.accumulate(&batches, 1).expect("runs");
+    assert!(relative(loss, losses[0]) < 1e-5, "{family} {kind}: loss {loss} instead of {}", losses[0]);
+    check_gradients(family, kind, &session);
+    let norm = session.apply(1, 1e-3).expect("runs");
+    assert!(relative(norm, expected["grad_norm"].as_f64().expect("a norm")) < 1e-4, "{family} {kind}: norm {norm}");
+
+    for (index, &wanted) in losses.iter().enumerate().skip(1) {
+        let step = index as u64 + 1;
+        let found = session.update(&batches, step, 1e-3).expect("runs").loss;
+        assert!(relative(found, wanted) < 1e-3, "{family} {kind}, step {step}: {found} instead of {wanted}");
+    }
+    let last = session.accumulate(&batches, 11).expect("runs");
+    let wanted = expected["final_loss"].as_f64().expect("a loss");
+    assert!(relative(last, wanted) < 1e-3, "{family} {kind}: in the end {last} instead of {wanted}");
+}
+
+fn check_gradients(family: &str, kind: &str, session: &Session) {
+    let expected = tensors(&fixture(family).join(format!("{kind}_grads.safetensors")));
+    let mut compared = 0;
+    for parameter in session.parameters().to_vec().iter().filter(|p| p.trainable) {
+        let gradient = session.gradient(&parameter.name).expect("readable").expect("trained");
+        let cols = parameter.shape.elements() / parameter.shape.rows();
+        for part in &parameter.parts {
+            let found = &gradient[part.first_row * cols..][..part.shape.elements()];
+            let wanted = &expected[&part.name];
+            let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|v| v * v).sum::<f64>().sqrt();
+            let size = norm(&mut wanted.iter().map(|&w| f64::from(w)));
+            let off = norm(&mut found.iter().zip(wanted).map(|(&f, &w)| f64::from(f) - f64::from(w)));
+            assert!(off <= 1e-4 * size, "{family} {kind}: gradient of {} is off by {:.1e}", part.name, off / size);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, expected.len(), "{family} {kind}: every gradient of the reference is compared");
+}
+
+#[test]
+fn full_training_follows_transformers() {
+    for family in FAMILIES {
+        check(family, "full", session(family, recipe(None), 6, MAX_LENGTH, |_| {}));
+    }
+}
+
+#[test]
+fn lora_follows_peft() {
+    for family in FAMILIES {
+        check(family, "lora", lora_session(family));
+    }
+}
+
+/// Flat packed batches give what each sequence gives alone, whatever the micro-batch.
+#[test]
+fn packed_equals_padded() {
+    for family in FAMILIES {
+        let expected = json(&fixture(family).join("full.json"));
+        let examples = examples(family);
+        for tokens in [24, 48, 96] {
+            let mut session =
+                session(family, recipe(None), 6, MAX_LENGTH, |s| s.pins.micro_batch_tokens = Some(tokens));
+            let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+            let batches = pack(&views, MAX_LENGTH, session.capacity()).expect("fits");
+            let loss = session.accumulate(&batches, 1).expect("runs");
+            let wanted = expected["loss"].as_f64().expect("a loss");
+            assert!(relative(loss, wanted) < 1e-5, "{family}, {tokens} tokens: {loss} instead of {wanted}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! One micro-batch size, any memory plan: the same losses and the same weights, to the bit.
+
+use std::collections::BTreeMap;
+
+use crate::support::{recipe, spec, start};
+use plimsoll_data::{Example, ExampleRef, pack};
+use plimsoll_graph::SlotId;
+use plimsoll_models::{Lora, Recipe, Targets};
+use plimsoll_plan::Goal;
+use plimsoll_train::{Model, Spec};
+use serde_json::json;
+
+const SEQUENCES: usize = 6;
+const MAX_LENGTH: usize = 40;
+const STEPS: u64 = 4;
+
+fn model() -> Model {
+    let config = json!({
+        "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "vocab_size": 131,
+    });
+    Model::from_shape(config).expect("valid")
+}
+
+/// Sequences of different lengths, so that micro-batches are partly filled.
+fn examples() -> Vec<Example> {
+    let mut state = 12_345u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 16
+    };
+    (0..SEQUENCES)
+        .map(|i| {
+            let tokens: Vec<u32> = (0..=(7 + 6 * i)).map(|_| next() % 131).collect();
+            let targets = tokens[1..].iter().map(|&t| t as i32).collect();
+            Example { tokens: tokens[..tokens.len() - 1].to_vec(), targets }
+        })
+        .collect()
+}
+
+struct Trained {
+    losses: Vec<f64>,
+    weights: Vec<u32>,
+    arena_bytes: usize,
+}
+
+fn train(spec: &Spec, paranoid: bool) -> Trained {
+    let mut prepared = start(spec, paranoid);
+    let arena_bytes = prepared.chosen.plan.arena_bytes;
+    let session = &mut prepared.session;
+    let examples = examples();
+    let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+    let batches = pack(&views, MAX_LENGTH, session.capacity()).expect("fits");
+    let losses = (1..=STEPS).map(|step| session.update(&batches, step, 3e-3).expect("runs").loss).collect();
+    let slots: Vec<(SlotId, usize)> = session.parameters().iter().map(|p| (p.slot, p.shape.elements())).collect();
+    let mut weights = Vec::new();
+    for (slot, elements) in slots {
+        let mut values = vec![0u32; elements];
+        session.executor().read_slot(slot, &mut values).expect("readable");
+        weights.extend(values);
+    }
+    Trained { losses, weights, arena_bytes }
+}
+
+/// Plans that differ in what is recomputed in how many layers, in layout and in checking.
+fn variants(recipe: &Recipe, tokens: usize) -> Vec<(String, Spec, bool)> {
+    let base = || {
+        let mut spec = spec(model(), recipe.clone(), SEQUENCES, MAX_LENGTH);
+        spec.pins.micro_batch_tokens = Some(tokens);
+        spec.pins.loss_chunks = Some(2);
+        spec.pins.recompute = Some(BTreeMap::new());
+        spec
+    };
+    let dropping = |classes: &[(&str, usize)]| {
+        let mut spec = base();
+        spec.pins.recompute = Some(classes.iter().map(|(c, k)| ((*c).to_owned(), *k)).collect());
+        spec
+    };
+    let all = [
+        ("attn_norm", 4),
+        ("qkv", 4),
+        ("qk_norm", 0),
+        ("rotated", 4),
+        ("attn_out", 4),
+        ("residual_mid", 4),
+        ("mlp_norm", 4),
+        ("gate_up", 4),
+        ("mlp_act", 4),
+    ];
+    let all: Vec<(&str, usize)> = all.into_iter().filter(|(_, k)| *k > 0).collect();
+    let mut lowest = base();
+    lowest.pins.recompute = None;
+    lowest.goal = Goal::Lowest;
+    let mut plans = vec![
+        ("keep everything".into(), base(), false),
+        ("keep everything, paranoid".into(), base(), true),
+        ("norms in two layers".into(), dropping(&[("attn_norm", 2), ("mlp_norm", 2)]), false),
+        ("activation in all layers".into(), dropping(&[("mlp_act", 4)]), false),
+        (
+            "gate and up in three, attention in one".into(),
+            dropping(&[("gate_up", 3), ("attn_out", 1), ("rotated", 1)]),
+            true,
+        ),
+        ("middle of the layer".into(), dropping(&[("residual_mid", 4), ("mlp_norm", 4)]), false),
+        ("everything".into(), dropping(&all), false),
+        ("everything, paranoid".into(), dropping(&all), true),
+    ];
+    plans.push(("lowest".into(), lowest, false));
+    plans
+}
+
+fn check(recipe: &Recipe) {
+    let mut reference: Option<Trained> = None;
+    let mut sizes = Vec::new();
+    for (name, spec, paranoid) in variants(recipe, 3 * MAX_LENGTH) {
+        let trained = train(&spec, paranoid);
+        sizes.push(trained.arena_bytes);
+        match &reference {
+            None => reference = Some(trained),
+            Some(first) => {
+                assert_eq!(first.losses, trained.losses, "{name}: losses");
+                assert_eq!(first.weights, trained.weights, "{name}: weights");
+            }
+        }
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    assert!(sizes.len() >= 5, "the plans really differ: {sizes:?}");
+}
+
+#[test]
+fn full_training_does_not_depend_on_the_plan() {
+    check(&recipe(None));
+}
+
+#[test]
+fn lora_with_dropout_does_not_depend_on_the_plan() {
+    let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
+    check(&recipe(Some(lora)));
+}
+
+/// Other micro-batches sum in another order: equal within rounding, dropout included.
+#[test]
+fn micro_batches_change_nothing_but_rounding() {
+    let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
+    for recipe in [recipe(None), recipe(Some(lora))] {
+        let losses = |tokens: usize| {
+            let mut spec = spec(model(), recipe.clone(), SEQUENCES, MAX_LENGTH);
+            spec.pins.micro_batch_tokens = Some(tokens);
+            train(&spec, false).losses
+        };
+        let reference = losses(MAX_LENGTH);
+        for tokens in [2 * MAX_LENGTH, 3 * MAX_LENGTH + 5, 6 * MAX_LENGTH] {
+            for (step, (a, b)) in reference.iter().zip(losses(tokens)).enumerate() {
+                assert!((a - b).abs() < 1e-5 * a.abs(), "{tokens} tokens, step {step}: {a} and {b}");
+            }
+        }
+    }
+}

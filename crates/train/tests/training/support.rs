@@ -1,0 +1,67 @@
+//! Sessions on the CPU over the fixtures.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use plimsoll_cpu::CpuBackend;
+use plimsoll_graph::DType;
+use plimsoll_models::{Lora, OptimizerKind, Recipe};
+use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins};
+use plimsoll_train::{Model, Prepared, Session, Spec, prepare};
+use serde_json::Value as Json;
+
+pub const THREADS: usize = 2;
+
+pub fn fixture(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/parity").join(family)
+}
+
+pub fn json(path: &Path) -> Json {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).expect("valid JSON")
+}
+
+pub fn tensors(path: &Path) -> HashMap<String, Vec<f32>> {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let floats = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    file.tensors().into_iter().map(|(name, view)| (name, floats(view.data()))).collect()
+}
+
+pub fn recipe(lora: Option<Lora>) -> Recipe {
+    Recipe {
+        lora,
+        freeze: Vec::new(),
+        optimizer: OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
+        clip: Some(1.0),
+        compute: DType::F32,
+        state: DType::F32,
+        master: false,
+    }
+}
+
+pub fn spec(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
+    Spec { model, recipe, sequences, max_length, goal: Goal::Fastest, pins: Pins::default(), seed: 7 }
+}
+
+/// Plans and starts with a generous budget.
+pub fn start(spec: &Spec, paranoid: bool) -> Prepared {
+    let device = DeviceProfile::cpu(THREADS, 8 << 30, 100e9, 50e9, 20e9);
+    let budgets = Budgets { gpu_bytes: 0, host_bytes: 8 << 30 };
+    prepare(spec, Box::new(CpuBackend::new(Some(THREADS))), &device, budgets, 0, paranoid).expect("fits")
+}
+
+/// A session on a fixture's model.
+pub fn session(
+    family: &str,
+    recipe: Recipe,
+    sequences: usize,
+    max_length: usize,
+    change: impl Fn(&mut Spec),
+) -> Session {
+    let folder = fixture(family).join("model");
+    let model = Model::find(folder.to_str().expect("UTF-8")).expect("a model folder");
+    let mut spec = spec(model, recipe, sequences, max_length);
+    change(&mut spec);
+    start(&spec, false).session
+}
