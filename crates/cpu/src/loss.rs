@@ -199,15 +199,15 @@ impl Head<'_> {
 /// The next run of rows to put through the products: begins and ends with a target, without a long gap.
 fn next_run(targets: &[i32], rows: Range<usize>) -> Option<Range<usize>> {
     let start = rows.clone().find(|&row| targets[row] >= 0)?;
-    let mut end = start + 1;
-    for row in end..rows.end {
+    let mut last = start;
+    for row in start + 1..rows.end {
         if targets[row] >= 0 {
-            end = row + 1;
-        } else if row + 1 - end >= GAP_ROWS {
+            last = row;
+        } else if row - last >= GAP_ROWS {
             break;
         }
     }
-    Some(start..end)
+    Some(start..last + 1)
 }
 
 vectorized! {

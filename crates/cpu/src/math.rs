@@ -57,13 +57,13 @@ pub(crate) fn normal(x: f32) -> (f32, f32) {
     p = p.mul_add(t, 4.857_322e-1);
     p = p.mul_add(t, -5.126_580_4e-1);
     p = p.mul_add(t, 5.481_976e-1);
-    p = p.mul_add(t, -9.501_718_5e-2);
+    p = p.mul_add(t, -9.501_719e-2);
     p = p.mul_add(t, 2.151_015_7e-1);
     p = p.mul_add(t, 1.482_880_1e-1);
     p = p.mul_add(t, 1.707_235_1e-1);
     p = p.mul_add(t, 1.691_874_4e-1);
     let tail = 0.5 * decay * t * p;
-    let density = decay * 0.398_942_28;
+    let density = decay * 0.398_942_3;
     (if x < 0.0 { tail } else { 1.0 - tail }, density)
 }
 

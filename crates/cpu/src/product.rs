@@ -64,16 +64,19 @@ const BLOCK_COLS: usize = 6144;
 /// on AVX-512 (a few of the six rows at once).
 const PANEL_ROWS: usize = 24;
 const PANEL_COLS: usize = 64;
+/// What a task costs besides its work, in hundredths of a panel's.
+const TASK_COST: usize = 10;
+const PACKING_TASK_COST: usize = 30;
 /// Below this many multiplications one thread does it all.
 const SERIAL_WORK: usize = 48 * 48 * 256;
 
 /// How many panels a task takes, so that threads finish together and tasks are neither few (another
 /// program may hold a thread up) nor tiny.
-fn panels_per_task(panels: usize, threads: usize) -> usize {
+/// Besides its panels, a task costs `extra` hundredths of one.
+fn panels_per_task(panels: usize, threads: usize, extra: usize) -> usize {
     let span = |size: usize| {
         let tasks = panels.div_ceil(size);
-        // In hundredths of a panel; a task costs a tenth of one besides its work.
-        let rounds = tasks.div_ceil(threads) * (100 * size + 10);
+        let rounds = tasks.div_ceil(threads) * (100 * size + extra);
         if tasks < 2 * threads { rounds + rounds / 20 } else { rounds }
     };
     (1..=panels).min_by_key(|&size| span(size)).unwrap_or(1)
@@ -95,8 +98,8 @@ impl Product {
         });
     }
 
-    /// How large a task's block is. Divided is the side whose factor costs more to pack, so that no two
-    /// tasks pack the same part of it: the left one if its rows are not contiguous, else the right one.
+    /// How large a task's block is. The columns are divided if there are enough of them: the crate packs
+    /// the right factor, and so no two tasks pack the same part of it.
     fn blocks(&self, threads: usize) -> (usize, usize) {
         let whole = (self.rows.min(BLOCK_ROWS), self.cols.min(BLOCK_COLS));
         if threads == 1 || self.rows * self.cols * self.depth < SERIAL_WORK {
@@ -104,11 +107,12 @@ impl Product {
         }
         let row_panels = self.rows.div_ceil(PANEL_ROWS);
         let col_panels = self.cols.div_ceil(PANEL_COLS);
-        let by_rows = col_panels < 2 * threads || (self.left.col_stride != 1 && row_panels >= 4 * threads);
-        if by_rows {
-            ((panels_per_task(row_panels, threads) * PANEL_ROWS).min(whole.0), whole.1)
+        if col_panels < 2 * threads {
+            ((panels_per_task(row_panels, threads, TASK_COST) * PANEL_ROWS).min(whole.0), whole.1)
         } else {
-            (whole.0, (panels_per_task(col_panels, threads) * PANEL_COLS).min(whole.1))
+            // A left factor whose rows are not contiguous is packed by every task.
+            let extra = if self.left.col_stride == 1 { TASK_COST } else { PACKING_TASK_COST };
+            (whole.0, (panels_per_task(col_panels, threads, extra) * PANEL_COLS).min(whole.1))
         }
     }
 
@@ -173,12 +177,12 @@ mod tests {
     #[test]
     fn threads_get_equal_shares() {
         // 1152 columns are 18 panels: six tasks of three for two threads.
-        assert_eq!(panels_per_task(18, 2), 3);
-        assert_eq!(panels_per_task(6, 2), 1);
-        assert_eq!(panels_per_task(16, 2), 4);
-        assert_eq!(panels_per_task(1, 2), 1);
+        assert_eq!(panels_per_task(18, 2, TASK_COST), 3);
+        assert_eq!(panels_per_task(6, 2, PACKING_TASK_COST), 3);
+        assert_eq!(panels_per_task(16, 2, TASK_COST), 4);
+        assert_eq!(panels_per_task(1, 2, TASK_COST), 1);
         for (panels, threads) in [(18, 2), (64, 4), (37, 3), (100, 8)] {
-            let size = panels_per_task(panels, threads);
+            let size = panels_per_task(panels, threads, TASK_COST);
             let busiest = panels.div_ceil(size).div_ceil(threads) * size;
             assert!(busiest * threads <= panels * 5 / 4, "{panels} panels, {threads} threads: tasks of {size}");
         }

@@ -174,6 +174,18 @@ fn the_named_budget_is_the_border() {
 }
 
 #[test]
+fn a_large_model_fits_into_the_budget_it_was_told() {
+    for recipe in [decoders::lora(), decoders::full()] {
+        let ask = Ask::large("qwen2.5-1.5b", recipe, "RTX 3060");
+        let smallest = ask.smallest();
+        for bytes in [smallest, smallest + (1 << 20), smallest + (16 << 20)] {
+            let chosen = ask.plan(bytes, Goal::Fastest).expect("the named budget is enough");
+            assert!(planned_bytes(&chosen) <= bytes);
+        }
+    }
+}
+
+#[test]
 fn no_budget_at_all_is_a_refusal() {
     for device in ["cpu", "H100"] {
         let refusal = Ask::small(device).plan(0, Goal::Fastest);

@@ -1,12 +1,10 @@
 //! The operators with the most intricate kernels, held against their definitions in double precision.
 
-mod support;
-
+use crate::support::{Case, Fill, Outcome, run};
 use plimsoll_cpu::single_step::value;
 use plimsoll_graph::ops::*;
 use plimsoll_graph::{DType, Extent, Op, Value};
 use plimsoll_runtime::Active;
-use support::{Case, Fill, Outcome, run};
 
 fn close(name: &str, got: &[f32], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len(), "{name}");
@@ -76,8 +74,8 @@ fn check_attention(heads: Heads, window: Option<usize>, bounds: &[i32]) {
     let op = Attention { heads, scale: 0.3, window, max_length: tokens };
     let active = Active { tokens, sequences: bounds.len() - 1 };
     let boundaries = (value(&[bounds.len()], DType::I32, Extent::Boundaries), Fill::Ints(bounds.to_vec()));
-    let qkv = support::random(tokens * heads.fused_cols(), 11);
-    let d_out = support::random(tokens * heads.query_cols(), 12);
+    let qkv = crate::support::random(tokens * heads.fused_cols(), 11);
+    let d_out = crate::support::random(tokens * heads.query_cols(), 12);
     let want = naive(&op, &qkv, &d_out, bounds);
     let given =
         |cols, floats: &[f32]| (value(&[tokens, cols], DType::F32, Extent::Tokens), Fill::Floats(floats.to_vec()));

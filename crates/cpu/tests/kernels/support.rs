@@ -22,6 +22,7 @@ pub struct Case {
 }
 
 pub struct Outcome {
+    /// What the float inputs held.
     pub inputs: Vec<Vec<f32>>,
     /// Bytes of the outputs' active rows.
     pub outputs: Vec<Vec<u8>>,

@@ -1,13 +1,11 @@
 //! Every operator gives the same bits whether its outputs take their inputs' places or not, run
 //! after run, with a partly filled micro-batch.
 
-mod support;
-
+use crate::support::{Case, Fill, run};
 use plimsoll_cpu::single_step::value;
 use plimsoll_graph::ops::*;
 use plimsoll_graph::{DType, Extent, Op, Value};
 use plimsoll_runtime::Active;
-use support::{Case, Fill, run};
 
 const TOKENS: usize = 150;
 const ACTIVE: Active = Active { tokens: 133, sequences: 3 };

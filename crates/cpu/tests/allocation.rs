@@ -1,0 +1,101 @@
+//! Running a step takes no memory but the arena, except what a product packs, which has a bound.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plimsoll_cpu::CpuBackend;
+use plimsoll_cpu::single_step::{lay_out, value};
+use plimsoll_graph::ops::*;
+use plimsoll_graph::{DType, Extent, Op, Value};
+use plimsoll_runtime::{Active, Backend};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(live, Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const TOKENS: usize = 1024;
+const THREADS: usize = 2;
+/// Packed copies of one call, and a slab that each thread keeps, as large as its second-level cache.
+const PRODUCT_BYTES: usize = THREADS * (4 << 20);
+const SLAB_BYTES: usize = THREADS * (2 << 20);
+/// What threads hand each other to run a task.
+const SMALL_BYTES: usize = 4096;
+
+/// Most heap memory in use while the step runs, above what was in use before.
+fn peak(op: impl Into<Op>, inputs: &[Value]) -> usize {
+    let mut backend = CpuBackend::new(Some(THREADS));
+    let (step, bytes) = lay_out(op.into(), inputs, &backend.target(), true).unwrap();
+    backend.allocate(bytes).unwrap();
+    let active = Active { tokens: TOKENS, sequences: 0 };
+    let before = LIVE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    backend.run(&step, active).unwrap();
+    PEAK.load(Ordering::Relaxed) - before
+}
+
+fn rows(cols: usize) -> Value {
+    value(&[TOKENS, cols], DType::F32, Extent::Tokens)
+}
+
+fn fixed(shape: &[usize]) -> Value {
+    value(shape, DType::F32, Extent::Fixed)
+}
+
+/// One test, because the count is the whole process's.
+#[test]
+fn only_products_allocate_and_not_much() {
+    let heads = Heads { query: 4, kv: 2, head_dim: 64 };
+    let attention = Attention { heads, scale: 0.1, window: None, max_length: 256 };
+    let boundaries = value(&[5], DType::I32, Extent::Boundaries);
+    let ids = value(&[TOKENS], DType::I32, Extent::Tokens);
+    let key = value(&[4], DType::U32, Extent::Fixed);
+    let adamw = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0, master: false };
+    let parameter = || fixed(&[1024, 512]);
+    let norm = RmsNormGrad { weight: true, weight_grad: true, accumulate: false };
+    let small: Vec<(Op, Vec<Value>)> = vec![
+        (Add.into(), vec![rows(512), rows(512)]),
+        (Gated(Activation::Silu).into(), vec![rows(1024)]),
+        (norm.into(), vec![rows(512), rows(1), rows(512), fixed(&[512]), fixed(&[512])]),
+        (attention.into(), vec![rows(heads.fused_cols()), boundaries]),
+        (Dropout { p: 0.1, site: 1 }.into(), vec![rows(512), ids, key]),
+        (GlobalNorm { max_norm: None }.into(), vec![fixed(&[2]), parameter(), parameter()]),
+        (adamw.into(), vec![parameter(), parameter(), parameter(), parameter(), fixed(&[4]), fixed(&[2])]),
+    ];
+    for (op, inputs) in small {
+        let peak = peak(op.clone(), &inputs);
+        assert!(peak <= SMALL_BYTES, "{op:?} took {peak} bytes");
+    }
+    for (out, input) in [(2304, 768), (8192, 512), (512, 8192), (16, 512)] {
+        let kinds = [LinearKind::Forward, LinearKind::InputGrad, LinearKind::WeightGrad];
+        for kind in kinds {
+            let (inputs, dest) = match kind {
+                LinearKind::Forward => (vec![rows(input), fixed(&[out, input])], Dest::Fresh),
+                LinearKind::InputGrad => (vec![rows(out), fixed(&[out, input])], Dest::Fresh),
+                LinearKind::WeightGrad => (vec![rows(out), rows(input), fixed(&[out, input])], Dest::Accumulate),
+            };
+            let peak = peak(Linear { kind, dest, ..Linear::forward() }, &inputs);
+            assert!(peak <= PRODUCT_BYTES + SLAB_BYTES, "{kind:?} {out} x {input} took {peak} bytes");
+        }
+    }
+}
