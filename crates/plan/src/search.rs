@@ -477,10 +477,14 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// What this position of the dial drops beyond the class before it.
     fn describe(&self, level: usize) -> String {
-        let drops: Vec<String> =
-            self.dial[level].0.iter().filter(|(_, k)| **k > 0).map(|(class, k)| format!("{} ×{k}", class.0)).collect();
-        if drops.is_empty() { "keep everything".into() } else { format!("recompute {}", drops.join(", ")) }
+        if self.request.pins.recompute.is_some() {
+            return "as pinned".into();
+        }
+        let Some(before) = level.checked_sub(1).map(|l| &self.dial[l]) else { return "keep everything".into() };
+        let newest = self.dial[level].0.iter().find(|(class, k)| before.0.get(class) != Some(k));
+        newest.map_or_else(|| "keep everything".into(), |(class, k)| format!("+ recompute {} ×{k}", class.0))
     }
 
     fn refusal(&self) -> Result<PlanError, PlanError> {
