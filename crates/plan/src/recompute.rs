@@ -102,8 +102,21 @@ impl Rebuild<'_> {
         if node.phase != Phase::Forward || self.source.value(id).slot.is_some() || self.available.contains(&id) {
             return id;
         }
+        if self.begins_layer(id) {
+            // Keeping what a layer starts from is cheaper than running the layers before it again.
+            self.available.insert(id);
+            return id;
+        }
         self.rebuild(id, &node.clone());
         self.rebuilt[&id]
+    }
+
+    /// Is this the value that carries the earlier layers' work into its own?
+    fn begins_layer(&self, id: ValueId) -> bool {
+        let Some(producer) = self.producers[id.index()] else { return false };
+        let node = &self.source.nodes[producer.0 as usize];
+        let mut inputs = node.inputs.iter().map(|&v| self.source.value(v));
+        self.source.value(id).class == Class::NONE && inputs.any(|v| v.slot.is_none() && v.layer != node.layer)
     }
 
     fn rebuild(&mut self, id: ValueId, node: &Node) {
@@ -125,6 +138,7 @@ impl Rebuild<'_> {
     fn at_hand(&self, inputs: &[ValueId]) -> bool {
         inputs.iter().all(|v| {
             self.available.contains(v)
+                || self.begins_layer(*v)
                 || self.rebuilt.contains_key(v)
                 || self.producers[v.index()].is_none()
                 || self.source.value(*v).slot.is_some()

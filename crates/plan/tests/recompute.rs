@@ -229,3 +229,17 @@ fn plans_with_dropped_classes_hold() {
         }
     }
 }
+
+/// With frozen layers below and frozen norms, nothing but the dropped norm needs its layer's input;
+/// it is kept then, and the frozen layers are not run again.
+#[test]
+fn frozen_layers_are_not_run_again() {
+    let frozen = ["model.embed_tokens", "model.layers.0", "model.layers.1", "*norm*"].map(str::to_owned).to_vec();
+    let recipe = Recipe { freeze: frozen, ..decoders::full() };
+    let batch = BatchShape { tokens: 32, sequences: 4, max_length: 16 };
+    let program = decoders::program(&decoders::config("llama", 8), &recipe, batch, 1);
+    let rebuilt = recompute(&program.micro_step, &only(Class("attn_norm"), 1));
+    let again: Vec<_> = rebuilt.nodes.iter().filter(|n| n.phase == Phase::Recompute).collect();
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert!(matches!(&again[0].op, Op::RmsNorm(norm) if !norm.residual));
+}

@@ -94,10 +94,7 @@ impl Executor {
             self.backend.synchronize()?;
             self.check_numbers(index, step, active)?;
             for &freed in &step.frees {
-                let kept = schedule.results.iter().any(|r| r.region.overlaps(&freed));
-                if !kept {
-                    self.backend.fill(freed, POISON)?;
-                }
+                self.backend.fill(freed, POISON)?;
             }
         }
         Ok(())
