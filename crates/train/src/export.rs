@@ -50,7 +50,7 @@ fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
     for parameter in parameters.iter().filter(|p| p.kind == kind) {
         let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
         for part in &parameter.parts {
-            let region = session.part_region(parameter, part.first_row, part.shape.rows());
+            let region = session.part_region(parameter.slot, part.first_row, part.shape.rows());
             tensors.push(OutTensor { name: part.name.clone(), shape: part.shape, dtype, region });
         }
     }

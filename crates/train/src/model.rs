@@ -59,6 +59,13 @@ impl Model {
         }
     }
 
+    /// Names the token that ends a text in the configuration that is saved, if it names none yet.
+    pub fn name_end_token(&mut self, id: Option<u32>) {
+        if let (Some(id), Some(config)) = (id, self.config.source.as_object_mut()) {
+            config.entry("eos_token_id").or_insert_with(|| id.into());
+        }
+    }
+
     /// Where the weights are read from; `None` when they are drawn.
     pub fn weights_folder(&self) -> Option<&Path> {
         self.folder().filter(|_| !self.random)

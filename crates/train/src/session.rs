@@ -1,6 +1,7 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
 use plimsoll_data::{Capacity, Dataset, MicroBatch, pack};
+use plimsoll_graph::SlotId;
 use plimsoll_models::{Built, OptimizerKind, Parameter, rotary_table};
 use plimsoll_plan::{Chosen, Region};
 use plimsoll_runtime::{Active, Backend, Executor, Run};
@@ -57,10 +58,15 @@ impl Session {
         self.seed
     }
 
-    /// Where some rows of a parameter lie.
-    pub(crate) fn part_region(&self, parameter: &Parameter, first_row: usize, rows: usize) -> Region {
-        let whole = self.executor.plan().slot(parameter.slot);
-        let row_bytes = whole.bytes / parameter.shape.rows();
+    /// The float32 copy of a trained sixteen-bit parameter, where there is one.
+    pub(crate) fn master_of(&self, parameter: &str) -> Option<SlotId> {
+        self.built.state.iter().find(|s| s.parameter == parameter).and_then(|s| s.master)
+    }
+
+    /// Where some rows of a slot lie.
+    pub(crate) fn part_region(&self, slot: SlotId, first_row: usize, rows: usize) -> Region {
+        let whole = self.executor.plan().slot(slot);
+        let row_bytes = whole.bytes / self.executor.plan().slots.get(slot).shape.rows();
         Region { offset: whole.offset + first_row * row_bytes, bytes: rows * row_bytes, ..whole }
     }
 

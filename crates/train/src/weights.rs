@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use plimsoll_graph::DType;
+use plimsoll_graph::{DType, SlotId};
 use plimsoll_models::{Init, Parameter, ParameterKind};
+use plimsoll_plan::Region;
 use plimsoll_runtime::weights::Checkpoint;
 use rayon::prelude::*;
 
@@ -19,21 +20,24 @@ pub(crate) fn open(model: &Model, parameters: &[Parameter]) -> Result<Option<Che
     Ok(Some(checkpoint))
 }
 
-/// Fills in every parameter.
+/// Fills in every parameter, and the float32 copies of those that have one.
 pub(crate) fn fill(session: &mut Session, checkpoint: Option<&Checkpoint>) -> Result<(), TrainError> {
     for (index, parameter) in session.parameters().to_vec().iter().enumerate() {
-        match checkpoint {
-            Some(checkpoint) if parameter.kind == ParameterKind::Base => load(session, checkpoint, parameter)?,
-            _ => draw(session, parameter, index as u64)?,
+        let slots = [Some(parameter.slot), session.master_of(&parameter.name)];
+        for slot in slots.into_iter().flatten() {
+            match checkpoint {
+                Some(checkpoint) if parameter.kind == ParameterKind::Base => load(session, checkpoint, parameter, slot)?,
+                _ => draw(session, parameter, slot, index as u64)?,
+            }
         }
     }
     Ok(())
 }
 
-fn load(session: &mut Session, checkpoint: &Checkpoint, parameter: &Parameter) -> Result<(), TrainError> {
-    let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
+fn load(session: &mut Session, checkpoint: &Checkpoint, parameter: &Parameter, slot: SlotId) -> Result<(), TrainError> {
+    let dtype = session.executor().plan().slots.get(slot).dtype;
     for part in &parameter.parts {
-        let region = session.part_region(parameter, part.first_row, part.shape.rows());
+        let region = session.part_region(slot, part.first_row, part.shape.rows());
         checkpoint.load(&part.name, &part.shape, dtype, region, session.executor().backend())?;
     }
     Ok(())
@@ -46,31 +50,45 @@ impl Session {
         let adapters: Vec<Parameter> =
             self.parameters().iter().filter(|p| p.kind == ParameterKind::Adapter).cloned().collect();
         for parameter in &adapters {
-            load(self, &checkpoint, parameter)?;
+            for slot in [Some(parameter.slot), self.master_of(&parameter.name)].into_iter().flatten() {
+                load(self, &checkpoint, parameter, slot)?;
+            }
         }
         Ok(())
     }
 }
 
-/// Elements drawn by one thread at a time.
-const BLOCK: usize = 1 << 15;
+/// Elements that are drawn before they are written to their place, and by one thread at a time.
+const PIECE: usize = 1 << 18;
+const BLOCK: usize = 1 << 14;
 
 /// Draws a parameter. Every element depends on the seed, the parameter and its own place, and on nothing else.
-fn draw(session: &mut Session, parameter: &Parameter, stream: u64) -> Result<(), TrainError> {
-    let region = session.executor().plan().slot(parameter.slot);
-    let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
+fn draw(session: &mut Session, parameter: &Parameter, slot: SlotId, stream: u64) -> Result<(), TrainError> {
+    let region = session.executor().plan().slot(slot);
+    let dtype = session.executor().plan().slots.get(slot).dtype;
     let key = mix(session.seed() ^ mix(stream.wrapping_add(0x5eed)));
-    assert_eq!(dtype, DType::F32, "weights are drawn in float32");
-    let place = session.executor().backend().host_bytes(region);
-    let place =
-        place.ok_or_else(|| plimsoll_runtime::RuntimeError::Device { reason: "the arena is out of reach".into() })?;
-    place.par_chunks_mut(BLOCK * 4).enumerate().for_each(|(block, bytes)| {
-        for (index, element) in bytes.chunks_exact_mut(4).enumerate() {
-            let counter = (block * BLOCK + index) as u64;
-            element.copy_from_slice(&drawn(parameter.init, key, counter).to_le_bytes());
-        }
-    });
+    let elements = parameter.shape.elements();
+    let mut piece = vec![0u8; PIECE.min(elements) * dtype.bytes()];
+    for first in (0..elements).step_by(PIECE) {
+        let bytes = &mut piece[..PIECE.min(elements - first) * dtype.bytes()];
+        bytes.par_chunks_mut(BLOCK * dtype.bytes()).enumerate().for_each(|(block, bytes)| {
+            for (index, element) in bytes.chunks_exact_mut(dtype.bytes()).enumerate() {
+                let counter = (first + block * BLOCK + index) as u64;
+                store(drawn(parameter.init, key, counter), dtype, element);
+            }
+        });
+        let offset = region.offset + first * dtype.bytes();
+        session.executor().backend().write(Region { offset, bytes: bytes.len(), ..region }, bytes)?;
+    }
     Ok(())
+}
+
+fn store(x: f32, dtype: DType, place: &mut [u8]) {
+    match dtype {
+        DType::BF16 => place.copy_from_slice(&half::bf16::from_f32(x).to_le_bytes()),
+        DType::F16 => place.copy_from_slice(&half::f16::from_f32(x).to_le_bytes()),
+        _ => place.copy_from_slice(&x.to_le_bytes()),
+    }
 }
 
 fn drawn(init: Init, key: u64, counter: u64) -> f32 {

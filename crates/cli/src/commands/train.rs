@@ -24,9 +24,10 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
         print_origins(&resolved, printer);
     }
     let present = machine::present(&resolved)?;
-    let spec = spec::spec(&resolved, &present.profile)?;
+    let mut spec = spec::spec(&resolved, &present.profile)?;
     check_weights(&resolved, &spec.model.origin)?;
     let data = dataset::open(&resolved, &spec.model)?;
+    spec.model.name_end_token(data.tokenizer.eos_id());
     let (tokenizer, model) = (data.tokenizer.vocab_size(), spec.model.config.vocab_size);
     if tokenizer > model {
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
