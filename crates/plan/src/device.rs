@@ -58,7 +58,7 @@ impl DeviceProfile {
             half_rate_tokens: 16.0,
             context_bytes: 0,
             host_process_bytes: CPU_PROCESS_BYTES,
-            target: Target { workers: threads, matmul_workspace_bytes: 0 },
+            target: Target { workers: threads, partial_rows: 0, matmul_workspace_bytes: 0 },
             native16: DType::BF16,
         }
     }
@@ -66,6 +66,10 @@ impl DeviceProfile {
 
 /// The process itself without arena and data; what a run measures at its start replaces this.
 const CPU_PROCESS_BYTES: u64 = 32 << 20;
+
+/// Two blocks of threads on each multiprocessor of the largest cards. The same for all of them, so
+/// that sums have one order whatever the card.
+pub const GPU_PARTIAL_ROWS: usize = 256;
 
 /// One row of the table: name, GiB, sixteen-bit and float32 TFLOP/s of products, memory GB/s, bus GB/s.
 struct Card {
@@ -118,7 +122,7 @@ impl Card {
             half_rate_tokens: (self.tflops16 / 4.0).clamp(16.0, 256.0),
             context_bytes: 512 << 20,
             host_process_bytes: 512 << 20,
-            target: Target { workers: 1, matmul_workspace_bytes: 32 << 20 },
+            target: Target { workers: 1, partial_rows: GPU_PARTIAL_ROWS, matmul_workspace_bytes: 32 << 20 },
             native16: self.native16,
         }
     }

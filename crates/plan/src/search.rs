@@ -184,7 +184,11 @@ impl<'a> Search<'a> {
     /// Micro-batches to consider, largest first. Each divides the update exactly, unless the user set one.
     fn batches(&self) -> Result<Vec<BatchShape>, PlanError> {
         let Request { sequences, max_length, .. } = *self.request;
-        let shape = |tokens: usize| BatchShape { tokens, sequences: sequences.min(tokens), max_length };
+        // Besides the update's own sequences there is room for those that fill up an unused rest.
+        let shape = |tokens: usize| {
+            let filling = tokens.div_ceil(max_length);
+            BatchShape { tokens, sequences: sequences.min(tokens) + filling, max_length }
+        };
         if let Some(tokens) = self.request.pins.micro_batch_tokens {
             if tokens < max_length {
                 return Err(PlanError::Pin(format!(

@@ -13,7 +13,7 @@ use plimsoll_plan::recompute::{droppable, recompute};
 use plimsoll_plan::verify::verify;
 use plimsoll_plan::{Drops, assemble};
 
-const TARGET: Target = Target { workers: 2, matmul_workspace_bytes: 0 };
+const TARGET: Target = Target { workers: 2, partial_rows: 0, matmul_workspace_bytes: 0 };
 
 fn programs() -> Vec<(&'static str, Program)> {
     let batch = BatchShape { tokens: 12, sequences: 3, max_length: 8 };

@@ -22,6 +22,15 @@ impl Active {
     }
 }
 
+/// Which schedule of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Run {
+    MicroStep,
+    Update,
+    Evaluate,
+    Sample,
+}
+
 /// A device: one arena, taken once, and the operators over it. Nothing else allocates device memory.
 pub trait Backend: Send {
     fn name(&self) -> &str;
@@ -34,6 +43,16 @@ pub trait Backend: Send {
 
     /// Runs one operator. `active` says how much of the micro-batch is filled.
     fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError>;
+
+    /// Runs a whole schedule. A device that can record one knows it again by `which` and `active`.
+    fn run_schedule(&mut self, _which: Run, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
+        steps.iter().try_for_each(|step| self.run(step, active))
+    }
+
+    /// Whether a micro-batch must fill its planned shape, because schedules are recorded for that shape.
+    fn fixed_shape(&self) -> bool {
+        false
+    }
 
     /// Copies host bytes into the arena.
     fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), RuntimeError>;

@@ -5,16 +5,7 @@ use plimsoll_graph::{DType, OpRule, SlotId};
 use plimsoll_plan::verify::{verify, verify_schedule};
 use plimsoll_plan::{Buffer, Place, Plan, Region, Schedule, Step};
 
-use crate::{Active, Backend, RuntimeError};
-
-/// Which schedule of the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Run {
-    MicroStep,
-    Update,
-    Evaluate,
-    Sample,
-}
+use crate::{Active, Backend, Run, RuntimeError};
 
 /// Byte that makes every float type a NaN and every signed integer negative.
 const POISON: u8 = 0xff;
@@ -77,9 +68,7 @@ impl Executor {
             Run::Evaluate => &plan.evaluate,
             Run::Sample => &plan.sample,
         };
-        for step in &schedule.steps {
-            backend.run(step, active)?;
-        }
+        backend.run_schedule(run, &schedule.steps, active)?;
         backend.synchronize()
     }
 

@@ -5,6 +5,6 @@ mod error;
 mod executor;
 pub mod weights;
 
-pub use backend::{Active, Backend};
+pub use backend::{Active, Backend, Run};
 pub use error::RuntimeError;
-pub use executor::{Executor, Run};
+pub use executor::Executor;

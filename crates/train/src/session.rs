@@ -1,7 +1,7 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
 use plimsoll_data::{Capacity, Dataset, MicroBatch, pack};
-use plimsoll_graph::SlotId;
+use plimsoll_graph::{BatchShape, SlotId};
 use plimsoll_models::{Built, OptimizerKind, Parameter, rotary_table};
 use plimsoll_plan::{Chosen, Region};
 use plimsoll_runtime::{Active, Backend, Executor, Run};
@@ -84,6 +84,15 @@ impl Session {
         Capacity { tokens: batch.tokens, sequences: batch.sequences }
     }
 
+    /// Loads a micro-batch for a device that may want its planned shape filled.
+    fn load_whole(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
+        if self.executor.backend().fixed_shape() {
+            let shape = self.executor.plan().batch;
+            return self.load_batch(&filled_up(batch, shape));
+        }
+        self.load_batch(batch)
+    }
+
     fn load_batch(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
         let inputs = self.built.inputs;
         self.executor.write_slot(inputs.tokens, &batch.tokens)?;
@@ -103,7 +112,7 @@ impl Session {
         self.executor.write_slot(inputs.loss_scale, &[1.0 / loss_tokens.max(1) as f32])?;
         self.executor.write_slot(inputs.loss, &[0f64])?;
         for batch in batches {
-            let active = self.load_batch(batch)?;
+            let active = self.load_whole(batch)?;
             self.executor.run(Run::MicroStep, active)?;
         }
         self.read_loss()
@@ -158,7 +167,7 @@ impl Session {
             let examples: Vec<_> = (first..data.len().min(first + portion)).map(|i| data.get(i)).collect();
             for batch in pack(&examples, max_length, capacity)? {
                 self.executor.write_slot(inputs.loss, &[0f64])?;
-                let active = self.load_batch(&batch)?;
+                let active = self.load_whole(&batch)?;
                 self.executor.run(Run::Evaluate, active)?;
                 sum += self.read_loss()?;
                 count += batch.loss_tokens();
@@ -206,6 +215,21 @@ impl Session {
         }
         Ok(answers)
     }
+}
+
+/// The micro-batch with every token slot taken: the rest is sequences of token 0 without loss, then empty ones.
+fn filled_up(batch: &MicroBatch, shape: BatchShape) -> MicroBatch {
+    let mut full = batch.clone();
+    while full.len() < shape.tokens {
+        let length = (shape.tokens - full.len()).min(shape.max_length);
+        full.tokens.extend(vec![0; length]);
+        full.targets.extend(vec![plimsoll_data::NO_LOSS; length]);
+        full.positions.extend(0..length as i32);
+        full.row_ids.extend(vec![0; length]);
+        full.cu_seqlens.push(full.tokens.len() as i32);
+    }
+    full.cu_seqlens.resize(shape.sequences + 1, shape.tokens as i32);
+    full
 }
 
 /// Sequences one behind another, without targets.

@@ -82,7 +82,7 @@ prop_compose! {
         (workers, matmul_workspace_bytes) in (1usize..3, prop::sample::select(vec![0usize, 300])),
         seed: u64,
     ) -> Sketch {
-        let target = Target { workers, matmul_workspace_bytes };
+        let target = Target { workers, partial_rows: 0, matmul_workspace_bytes };
         Sketch {
             tokens, width, vocabulary, layers, dtype, draws, gathers, tied, trainable, extra_slots, results,
             keeps_last_input, drops, adamw, target, seed,
