@@ -98,7 +98,7 @@ impl Backend for ModelBackend {
     }
 
     fn target(&self) -> Target {
-        Target { workers: 1, matmul_workspace_bytes: 0 }
+        Target { workers: 1, partial_rows: 0, matmul_workspace_bytes: 0 }
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {

@@ -31,9 +31,9 @@ impl OpRule for GlobalNorm {
         Cost::vector(io.bytes() / 2.0, io.bytes())
     }
 
-    /// A partial sum per worker and gradient, in double precision.
+    /// Partial sums of each gradient, in double precision.
     fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
-        io.inputs.len() * target.workers.max(64) * 8
+        io.inputs.len() * target.sum_parts().max(64) * 8
     }
 }
 
@@ -80,7 +80,8 @@ impl OpRule for AdamW {
     }
 }
 
-/// Weight decay joins the gradient before the momentum. Inputs `p, g, hyper, clip, [momentum], [master]`; outputs `p, g = 0, [momentum], [master]`.
+/// Weight decay joins the gradient before the momentum.
+/// Inputs `p, g, hyper, clip, [momentum], [master]`; outputs `p, g = 0, [momentum], [master]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sgd {
     /// Zero: plain SGD, no state.
