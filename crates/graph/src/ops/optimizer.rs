@@ -41,7 +41,8 @@ impl OpRule for GlobalNorm {
 pub const HYPER_LEN: usize = 4;
 
 /// Decoupled weight decay. `1 - β` is taken from the decimal as written (0.999, not its float32 neighbour),
-/// in keeping with the bias corrections in `hyper`. Inputs `p, g, m, v, hyper, clip, [master]`; outputs `p, g = 0, m, v, [master]`.
+/// in keeping with the bias corrections in `hyper`.
+/// Inputs `p, g, m, v, hyper, clip, [master]`; outputs `p, g = 0, m, v, [master]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdamW {
     pub beta1: f32,
