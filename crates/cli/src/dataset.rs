@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use plimsoll_data::{DataError, Dataset, Format, Options, OverLong, Row, Rows, Task, Tokenizer, quickstart};
+use plimsoll_data::{DataError, Dataset, Format, Options, OverLong, Row, Rows, Summary, Task, Tokenizer, quickstart};
 use plimsoll_train::Model;
 
 use crate::config::{self, DataFormat, Overlong, Resolved};
@@ -36,6 +36,26 @@ impl RunData {
         let eval = self.eval.as_ref().map_or(0, Dataset::resident_bytes);
         (self.train.resident_bytes() + eval) as u64
     }
+
+    /// What became of the rows that were not taken as they are, in one line for each dataset that has any.
+    pub fn notes(&self) -> Vec<String> {
+        let named = [("training data", Some(&self.train)), ("held-out data", self.eval.as_ref())];
+        let told = |(name, data): (&str, Option<&Dataset>)| note(name, data?.summary());
+        named.into_iter().filter_map(told).collect()
+    }
+}
+
+fn note(name: &str, summary: &Summary) -> Option<String> {
+    let told: Vec<String> = [
+        (summary.truncated, "shortened"),
+        (summary.skipped, "left out because they are too long or have no answer"),
+        (summary.identical, "left out because both answers are the same"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| format!("{count} {what}"))
+    .collect();
+    (!told.is_empty()).then(|| format!("{name}: of {} rows, {}", summary.rows, told.join(", ")))
 }
 
 pub fn open(resolved: &Resolved, model: &Model) -> Result<RunData, Failure> {
@@ -70,13 +90,18 @@ pub fn open(resolved: &Resolved, model: &Model) -> Result<RunData, Failure> {
 
 fn options(resolved: &Resolved) -> Options {
     let run = &resolved.run;
-    let task = if run.task == config::Task::Pretrain { Task::Pretrain } else { Task::Sft };
+    let task = match run.task {
+        config::Task::Pretrain => Task::Pretrain,
+        config::Task::Reward => Task::Reward,
+        _ => Task::Sft,
+    };
     let mut options = Options::new(task, run.data.max_length as usize);
     options.format = match run.data.format {
         DataFormat::Auto => Format::Auto,
         DataFormat::Text => Format::As(plimsoll_data::Shape::Text),
         DataFormat::PromptResponse => Format::As(plimsoll_data::Shape::PromptResponse),
         DataFormat::Messages => Format::As(plimsoll_data::Shape::Messages),
+        DataFormat::Pairs => Format::As(plimsoll_data::Shape::Pairs),
     };
     options.over_long = match run.data.overlong {
         Overlong::Error => OverLong::Error,

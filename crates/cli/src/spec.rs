@@ -1,7 +1,7 @@
 //! From the configuration to what the planner and the trainer take.
 
 use plimsoll_graph::DType;
-use plimsoll_models::{Lora, OptimizerKind, Recipe, Targets};
+use plimsoll_models::{Head, Lora, OptimizerKind, Recipe, Targets};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
 use plimsoll_train::{LearningRate, Model, Shape, Spec};
 
@@ -10,15 +10,19 @@ use crate::config::{
     StateStorage, Storage, Task,
 };
 use crate::error::Failure;
+use crate::trouble::explained;
 
 /// Everything a plan depends on; what this version cannot do is refused here.
 pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
     let run = &resolved.run;
-    if !matches!(run.task, Task::Pretrain | Task::Sft) {
-        return Err(resolved.unsupported("task", &["pretrain", "sft"]));
+    if !matches!(run.task, Task::Pretrain | Task::Sft | Task::Reward) {
+        return Err(resolved.unsupported("task", &["pretrain", "sft", "reward"]));
+    }
+    if run.task == Task::Reward {
+        check_reward(resolved)?;
     }
     Ok(Spec {
-        model: model(run)?,
+        model: model(resolved)?,
         recipe: recipe(resolved, device)?,
         sequences: sequences(resolved)?,
         max_length: run.data.max_length as usize,
@@ -31,12 +35,27 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
     })
 }
 
-fn model(run: &RunConfig) -> Result<Model, Failure> {
-    let mut model = match &run.model {
-        ModelSource::Name(name) => Model::find(name)?,
-        ModelSource::Shape(shape) => Model::from_shape(serde_json::Value::Object(shape.config.clone()))?,
+/// Keys that mean nothing where sequences get scores.
+fn check_reward(resolved: &Resolved) -> Result<(), Failure> {
+    let run = &resolved.run;
+    for (path, given, has) in [
+        ("plan.loss_chunks", run.plan.loss_chunks.is_some(), "divides logits, and a score head has none"),
+        ("eval.samples", run.eval.samples.is_some(), "asks for answers, and a reward model makes no text"),
+    ] {
+        if given {
+            return Err(resolved.invalid(path, format!("`{path}` {has}")).hint(format!("leave {path} out")));
+        }
+    }
+    Ok(())
+}
+
+fn model(resolved: &Resolved) -> Result<Model, Failure> {
+    let found = match &resolved.run.model {
+        ModelSource::Name(name) => Model::find(name),
+        ModelSource::Shape(shape) => Model::from_shape(serde_json::Value::Object(shape.config.clone())),
     };
-    model.random |= run.init == Init::Random;
+    let mut model = found.map_err(|error| explained(error, resolved))?;
+    model.random |= resolved.run.init == Init::Random;
     Ok(model)
 }
 
@@ -69,6 +88,7 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
     };
     Ok(Recipe {
+        head: head(run.task),
         lora,
         freeze,
         optimizer,
@@ -78,6 +98,11 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
         master: compute != DType::F32 && state == DType::F32,
     })
+}
+
+/// The task decides what stands on top of the model.
+fn head(task: Task) -> Head {
+    if task == Task::Reward { Head::Score } else { Head::Vocabulary }
 }
 
 fn adapter(lora: &config::Lora) -> Lora {
@@ -117,22 +142,31 @@ fn stored_base(resolved: &Resolved, compute: DType) -> Result<(), Failure> {
     Err(resolved.unsupported("base", &["auto", word]))
 }
 
-/// Sequences of one update; a batch in tokens must be whole sequences.
+/// Sequences of one update; a batch in tokens must be whole sequences, and pairs are whole pairs.
 fn sequences(resolved: &Resolved) -> Result<usize, Failure> {
+    let group = head(resolved.run.task).group() as u64;
     let max_length = resolved.run.data.max_length;
+    let group_tokens = group * max_length;
     match resolved.run.batch {
-        Batch::Sequences(n) => Ok(n as usize),
-        Batch::Tokens(tokens) if tokens >= max_length && tokens.is_multiple_of(max_length) => {
+        Batch::Sequences(n) if n.is_multiple_of(group) => Ok(n as usize),
+        Batch::Sequences(n) => Err(resolved
+            .invalid(
+                "batch.sequences",
+                format!("an update of {n} sequences is not made of pairs, of which each has two sequences"),
+            )
+            .hint(format!("set batch.sequences to {}, for {} pairs", n + 1, n.div_ceil(2)))),
+        Batch::Tokens(tokens) if tokens >= group_tokens && tokens.is_multiple_of(group_tokens) => {
             Ok((tokens / max_length) as usize)
         }
         Batch::Tokens(tokens) => {
-            let below = (tokens / max_length).max(1) * max_length;
+            let below = (tokens / group_tokens).max(1) * group_tokens;
+            let what = if group == 1 { "sequences" } else { "pairs of sequences" };
             Err(resolved
                 .invalid(
                     "batch.tokens",
-                    format!("a batch of {tokens} tokens is not a whole number of sequences of {max_length} tokens"),
+                    format!("a batch of {tokens} tokens is not a whole number of {what} of {max_length} tokens"),
                 )
-                .hint(format!("set batch.tokens to {below} or {}, or change data.max_length", below + max_length)))
+                .hint(format!("set batch.tokens to {below} or {}, or change data.max_length", below + group_tokens)))
         }
     }
 }

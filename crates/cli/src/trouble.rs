@@ -1,29 +1,64 @@
 //! What went wrong below, as an exit code and a way out.
 
+use std::io::ErrorKind;
+
+use plimsoll_models::ModelError;
 use plimsoll_plan::PlanError;
+use plimsoll_runtime::weights::WeightError;
 use plimsoll_train::TrainError;
 
+use crate::config::Resolved;
 use crate::error::Failure;
 use crate::printer::bytes;
+
+/// The failure, pointing at the value of the run that caused it where there is one.
+pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
+    let key = match &error {
+        TrainError::NoModel { .. } | TrainError::Shape(_) => "model".to_owned(),
+        TrainError::Model(ModelError::FreezePattern(_)) => "method.freeze".to_owned(),
+        TrainError::Model(ModelError::Target { .. }) => "method.lora.targets".to_owned(),
+        // The planner names the key it means first, as in "`plan.loss_chunks` is …" or "`plan.recompute.x: 3`: …".
+        TrainError::Plan(PlanError::Pin(text)) => {
+            let quoted = text.split('`').nth(1).unwrap_or_default();
+            quoted.split(':').next().unwrap_or_default().to_owned()
+        }
+        _ => return error.into(),
+    };
+    resolved.invalid(&key, error)
+}
+
+/// What to do when a file of the run cannot be written.
+fn unwritten(message: String, kind: ErrorKind) -> Failure {
+    Failure::failed(message).hint(match kind {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            "free some space, or choose a folder on another disk with --out"
+        }
+        _ => "choose a folder that can be written with --out",
+    })
+}
 
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
             TrainError::Plan(error) => error.into(),
             TrainError::Model(error) => Failure::usage(error.to_string()),
-            TrainError::Model404(text) => Failure::usage(text),
-            TrainError::Weights(_) | TrainError::Data(_) | TrainError::Vocabulary { .. } => {
-                Failure::bad_input(error.to_string())
+            TrainError::NoModel { .. } | TrainError::Shape(_) | TrainError::NoText => Failure::usage(error.to_string()),
+            TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
+                unwritten(error.to_string(), source.kind())
             }
-            TrainError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists => {
-                Failure::usage(error.to_string()).hint("the folder already holds a run; choose another with --out")
-            }
+            TrainError::Weights(WeightError::Runtime(_)) | TrainError::Runtime(_) => Failure::failed(error.to_string()),
+            TrainError::Weights(_)
+            | TrainError::ModelConfig { .. }
+            | TrainError::Data(_)
+            | TrainError::Vocabulary { .. } => Failure::bad_input(error.to_string()),
             TrainError::NotANumber { .. } | TrainError::BadGradient { .. } => Failure::failed(error.to_string())
                 .hint("lower optimizer.lr or lengthen schedule.warmup; --paranoid names the operator where it begins"),
-            TrainError::Runtime(_) | TrainError::Io { .. } => Failure::failed(error.to_string()),
         }
     }
 }
+
+/// How far two runs of one program differ in what it takes besides the arena.
+const HOST_SLACK_BYTES: u64 = 1 << 20;
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
@@ -34,8 +69,10 @@ impl From<PlanError> for Failure {
             };
         };
         let flag = if memory == "GPU" { "--gpu" } else { "--host" };
-        // Rounded up, so that following the hint succeeds.
-        let mib = needed_bytes.div_ceil(1 << 20);
+        // Rounded up, and on the host with room for what the process takes more in one run than in another,
+        // so that following the hint succeeds.
+        let slack_bytes = if memory == "GPU" { 0 } else { HOST_SLACK_BYTES };
+        let mib = (needed_bytes + slack_bytes).div_ceil(1 << 20);
         let parts: Vec<String> =
             largest.iter().take(4).map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
         Failure::does_not_fit(format!(

@@ -10,9 +10,9 @@ use plimsoll_runtime::{Active, Backend};
 use crate::Tensor;
 use crate::reference::{Array, MaskSource};
 
-const ARENA_BYTES: usize = 32 << 20;
-/// Addresses of buffers are multiples of this.
-const ALIGN: usize = 64;
+const CASE_BYTES_MAX: usize = 32 << 20;
+/// Addresses of buffers are multiples of this, as in plans; libraries count on it.
+const ALIGN: usize = plimsoll_plan::lifetimes::ALIGNMENT;
 /// At least this much lies between two buffers.
 const GUARD_BYTES: usize = 256;
 /// Fills what belongs to no buffer. Not a number as f32 and as f64, and a negative index.
@@ -49,12 +49,14 @@ pub fn placements(op: &Op, inputs: &[Tensor]) -> Vec<Placement> {
 /// One backend with its arena.
 pub struct Harness {
     backend: Box<dyn Backend>,
+    arena_bytes: usize,
 }
 
 impl Harness {
     pub fn new(mut backend: Box<dyn Backend>) -> Self {
-        backend.allocate(ARENA_BYTES).expect("a small arena");
-        Self { backend }
+        let arena_bytes = CASE_BYTES_MAX + backend.target().matmul_workspace_bytes;
+        backend.allocate(arena_bytes).expect("a small arena");
+        Self { backend, arena_bytes }
     }
 
     pub fn name(&self) -> String {
@@ -69,7 +71,7 @@ impl Harness {
         let layout = Layout::new(op, &io, workspace_bytes, placement);
         let before = layout.image(inputs, active);
         let whole = Region { place: Place::Device, offset: 0, bytes: before.len() };
-        assert!(before.len() <= ARENA_BYTES, "{}: the case needs {} bytes", op.name(), before.len());
+        assert!(before.len() <= self.arena_bytes, "{}: the case needs {} bytes", op.name(), before.len());
 
         self.backend.write(whole, &before).expect("inputs written");
         let step = layout.step(op, &io);

@@ -31,7 +31,8 @@ fn long_functions(text: &str) -> Vec<(usize, usize)> {
         if !begins.iter().any(|b| code.starts_with(b)) {
             continue;
         }
-        let end = (start..lines.len()).find(|&i| indent(lines[i]) == indent(line) && lines[i].trim_end().ends_with('}'));
+        let end =
+            (start..lines.len()).find(|&i| indent(lines[i]) == indent(line) && lines[i].trim_end().ends_with('}'));
         if let Some(end) = end
             && end - start + 1 > FUNCTION_LINES_MAX
         {

@@ -60,7 +60,7 @@ impl Backend for CpuBackend {
     }
 
     fn target(&self) -> Target {
-        Target { workers: self.workers.count(), matmul_workspace_bytes: 0 }
+        Target { workers: self.workers.count(), partial_rows: 0, matmul_workspace_bytes: 0 }
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {

@@ -24,6 +24,7 @@ mod optimizer;
 mod product;
 mod profile;
 mod rope;
+mod score;
 pub mod single_step;
 mod tile;
 mod vector;

@@ -6,9 +6,10 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::NO_LOSS;
-use crate::encode::Encoder;
+use crate::encode::{EncodedRow, Encoder};
 use crate::error::{DataError, Place};
 use crate::mask::Masked;
+use crate::pairs::{self, Cut};
 use crate::read::{Row, Rows};
 use crate::shape::{Format, Shape};
 use crate::store::{Example, ExampleRef, Store};
@@ -23,14 +24,24 @@ pub enum Task {
     Pretrain,
     /// One example per row; answers bear loss.
     Sft,
+    /// Two sequences per row, the preferred one first; no token bears loss of its own.
+    Reward,
 }
 
-/// What to do with a row that has more tokens than `max_length` (`Task::Sft` only).
+impl Task {
+    /// Sequences that only mean something together.
+    fn group(self) -> usize {
+        if self == Task::Reward { 2 } else { 1 }
+    }
+}
+
+/// What to do with a row that has more tokens than `max_length` (not with `Task::Pretrain`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverLong {
     #[default]
     Error,
-    /// Keep its beginning; where no answer is left in it, leave the row out.
+    /// Keep its beginning; where no answer is left in it, leave the row out. Pairs keep their answers instead, and lose
+    /// the beginning of the prompt; where the answers alone are too long, leave the row out.
     Truncate,
     Skip,
 }
@@ -57,6 +68,8 @@ pub struct Summary {
     pub rows: u64,
     pub truncated: u64,
     pub skipped: u64,
+    /// Pairs left out because their two sides are the same (`Task::Reward`).
+    pub identical: u64,
     /// Tokens behind the last full sequence, left out (`Task::Pretrain`).
     pub tail_tokens: usize,
 }
@@ -66,6 +79,7 @@ pub struct Summary {
 pub struct Dataset {
     store: Store,
     summary: Summary,
+    group: usize,
 }
 
 impl Dataset {
@@ -94,21 +108,22 @@ impl Dataset {
         let shape = resolve_shape(options, &first)?;
         let mut rows = std::iter::once(Ok(first)).chain(rows);
         let encoder = Encoder::new(tokenizer, shape)?;
-        let mut builder = Builder::new(options, shape);
+        let mut builder = Builder::new(options, shape, tokenizer.bos_id());
         loop {
             let chunk = rows.by_ref().take(ROWS_AT_ONCE).collect::<Result<Vec<Row>, _>>()?;
             if chunk.is_empty() {
                 break;
             }
             // `collect` keeps the rows' order whatever the number of threads, and the first bad row is the one reported.
-            let encoded: Vec<Result<Masked, DataError>> = chunk.par_iter().map(|row| encoder.encode(row)).collect();
-            for (row, masked) in chunk.iter().zip(encoded) {
-                builder.add(&row.at, masked?)?;
+            let encoded: Vec<Result<EncodedRow, DataError>> = chunk.par_iter().map(|row| encoder.encode(row)).collect();
+            for (row, encoded) in chunk.iter().zip(encoded) {
+                builder.add(&row.at, encoded?)?;
             }
         }
         builder.finish()
     }
 
+    /// Sequences; a pair has two.
     pub fn len(&self) -> usize {
         self.store.len()
     }
@@ -120,6 +135,20 @@ impl Dataset {
 
     pub fn get(&self, index: usize) -> ExampleRef<'_> {
         self.store.get(index)
+    }
+
+    /// Sequences that only mean something together: 1, or 2 for pairs.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// How many groups there are: what an order puts in order.
+    pub fn groups(&self) -> usize {
+        self.len() / self.group
+    }
+
+    pub fn get_group(&self, index: usize) -> impl Iterator<Item = ExampleRef<'_>> {
+        (index * self.group..(index + 1) * self.group).map(|i| self.get(i))
     }
 
     pub fn total_tokens(&self) -> usize {
@@ -145,9 +174,18 @@ impl Dataset {
 }
 
 fn resolve_shape(options: &Options, first: &Row) -> Result<Shape, DataError> {
+    // Tables of pairs often carry a conversation for other tasks beside them.
+    if options.task == Task::Reward && options.format == Format::Auto && pairs::detects(first) {
+        return Ok(Shape::Pairs);
+    }
     let shape = options.format.resolve(first)?;
     let has_text = first.columns.get("text").is_some_and(Value::is_string);
     match (options.task, shape) {
+        (Task::Reward, Shape::Pairs) => Ok(shape),
+        (Task::Reward, other) => {
+            Err(DataError::NotPairs { at: first.at.clone(), found: other.name(), accepted: pairs::ACCEPTS })
+        }
+        (_, Shape::Pairs) => Err(DataError::OnlyPairs { at: first.at.clone() }),
         (Task::Sft, shape) | (Task::Pretrain, shape @ Shape::Text) => Ok(shape),
         // `auto` prefers the richer shape, but here only the text is of use.
         (Task::Pretrain, _) if options.format == Format::Auto && has_text => Ok(Shape::Text),
@@ -160,6 +198,8 @@ struct Builder {
     task: Task,
     max_length: usize,
     over_long: OverLong,
+    /// Kept when a prompt is cut.
+    bos: Option<u32>,
     store: Store,
     summary: Summary,
     /// `Task::Pretrain`: tokens not yet cut off into a sequence; never more than one sequence and one row.
@@ -167,27 +207,54 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(options: &Options, shape: Shape) -> Self {
+    fn new(options: &Options, shape: Shape, bos: Option<u32>) -> Self {
         Self {
             task: options.task,
             max_length: options.max_length,
             over_long: options.over_long,
+            bos,
             store: Store::default(),
-            summary: Summary { shape, rows: 0, truncated: 0, skipped: 0, tail_tokens: 0 },
+            summary: Summary { shape, rows: 0, truncated: 0, skipped: 0, identical: 0, tail_tokens: 0 },
             stream: Vec::new(),
         }
     }
 
-    fn add(&mut self, at: &Place, masked: Masked) -> Result<(), DataError> {
+    fn add(&mut self, at: &Place, row: EncodedRow) -> Result<(), DataError> {
         self.summary.rows += 1;
-        match self.task {
-            Task::Pretrain => {
+        match row {
+            EncodedRow::Pair(pair) => self.add_pair(at, pair),
+            EncodedRow::One(masked) if self.task == Task::Pretrain => {
                 self.stream.extend_from_slice(&masked.tokens);
                 self.cut();
                 Ok(())
             }
-            Task::Sft => self.add_whole(at, masked),
+            EncodedRow::One(masked) => self.add_whole(at, masked),
         }
+    }
+
+    fn add_pair(&mut self, at: &Place, mut pair: [Masked; 2]) -> Result<(), DataError> {
+        let max_length = self.max_length;
+        let length = pair.iter().map(|side| side.tokens.len()).max().unwrap_or(0);
+        if pair[0].tokens == pair[1].tokens {
+            self.summary.identical += 1;
+            return Ok(());
+        }
+        let cut = match self.over_long {
+            OverLong::Truncate => pairs::cut(&mut pair, max_length, self.bos),
+            _ if length <= max_length => Cut::Fits,
+            OverLong::Error => return Err(DataError::TooLong { at: at.clone(), length, max_length }),
+            OverLong::Skip => Cut::TooLong,
+        };
+        if cut == Cut::TooLong || pair.iter().any(|side| side.tokens.is_empty()) {
+            self.summary.skipped += 1;
+            return Ok(());
+        }
+        self.summary.truncated += u64::from(cut == Cut::Shortened);
+        for side in &pair {
+            let targets = vec![NO_LOSS; side.tokens.len()];
+            self.store.push(ExampleRef { tokens: &side.tokens, targets: &targets });
+        }
+        Ok(())
     }
 
     fn add_whole(&mut self, at: &Place, mut masked: Masked) -> Result<(), DataError> {
@@ -242,11 +309,15 @@ impl Builder {
 
     fn finish(mut self) -> Result<Dataset, DataError> {
         self.close_stream();
-        if self.store.len() == 0 {
-            return Err(DataError::NothingLeft { rows: self.summary.rows, max_length: self.max_length });
+        let Summary { rows, identical, .. } = self.summary;
+        let max_length = self.max_length;
+        match (self.store.len(), self.task) {
+            (0, Task::Reward) => return Err(DataError::NoPairsLeft { rows, identical, max_length }),
+            (0, _) => return Err(DataError::NothingLeft { rows, max_length }),
+            _ => {}
         }
         self.store.finish();
-        Ok(Dataset { store: self.store, summary: self.summary })
+        Ok(Dataset { store: self.store, summary: self.summary, group: self.task.group() })
     }
 }
 

@@ -5,9 +5,17 @@ use serde_json::Value;
 use crate::chat::ChatTemplate;
 use crate::error::{DataError, Place};
 use crate::mask::{self, Masked};
+use crate::pairs;
 use crate::read::Row;
 use crate::shape::{Sample, Shape, as_conversation};
 use crate::tokenizer::Tokenizer;
+
+/// The tokens of one row.
+pub(crate) enum EncodedRow {
+    One(Masked),
+    /// The preferred side first.
+    Pair([Masked; 2]),
+}
 
 /// Turns one row into tokens; shared by the worker threads.
 pub(crate) struct Encoder<'a> {
@@ -21,7 +29,7 @@ pub(crate) struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer, shape: Shape) -> Result<Self, DataError> {
         let fallback = match (shape, tokenizer.chat_template()) {
-            (Shape::Messages, None) => Some(fallback_template(tokenizer)?),
+            (Shape::Messages | Shape::Pairs, None) => Some(fallback_template(tokenizer)?),
             _ => None,
         };
         // Only a template of its own ends an answer without the tokenizer naming an end.
@@ -32,10 +40,13 @@ impl<'a> Encoder<'a> {
         Ok(Self { tokenizer, shape, fallback, eos })
     }
 
-    pub(crate) fn encode(&self, row: &Row) -> Result<Masked, DataError> {
+    pub(crate) fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
         let (tokenizer, at) = (self.tokenizer, &row.at);
         let template = tokenizer.chat_template().or(self.fallback.as_ref());
-        match (self.shape.read(row)?, template) {
+        let one = match (self.shape.read(row)?, template) {
+            (Sample::Pair(preference), _) => {
+                return pairs::encode(&preference, tokenizer, self.fallback.as_ref(), at).map(EncodedRow::Pair);
+            }
             (Sample::Text(text), _) => self.encode_text(at, &text),
             (Sample::PromptResponse { prompt, response }, None) => mask::plain_pair(tokenizer, at, &prompt, &response),
             (Sample::PromptResponse { prompt, response }, Some(template)) => {
@@ -46,7 +57,8 @@ impl<'a> Encoder<'a> {
                 mask::conversation(tokenizer, template, at, &messages, &tools)
             }
             (Sample::Messages { .. }, None) => Err(DataError::NoEos { origin: tokenizer.origin().to_owned() }),
-        }
+        };
+        one.map(EncodedRow::One)
     }
 
     /// A text with what the tokenizer puts before it and one end behind it, all to be learnt.

@@ -59,6 +59,16 @@ pub enum DataError {
         "{at}: task `pretrain` needs a `text` column and the rows are {found}\nhint: use `task: sft`, or give the column `text`"
     )]
     NotText { at: Place, found: &'static str },
+    #[error("{at}: task `reward` compares two answers and the rows are {found}\nhint: accepted are {accepted}")]
+    NotPairs { at: Place, found: &'static str, accepted: &'static str },
+    #[error(
+        "{at}: the rows are pairs of answers, which this task has no use for\nhint: use `task: reward`, or give the columns of another shape"
+    )]
+    OnlyPairs { at: Place },
+    #[error(
+        "none of the {rows} pairs is left: {identical} have two equal sides, the others' answers are longer than max_length = {max_length}\nhint: raise data.max_length, or check the columns"
+    )]
+    NoPairsLeft { rows: u64, identical: u64, max_length: usize },
     #[error(
         "{at}: {length} tokens, more than max_length = {max_length}\nhint: raise data.max_length, or set data.overlong to `truncate` or `skip`"
     )]

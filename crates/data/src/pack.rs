@@ -61,19 +61,37 @@ impl MicroBatch {
 /// Bins the examples of one update. First fit, longest first, which wastes little; inside a micro-batch, and among them, the
 /// order is that of the update, so the result depends on nothing but the examples and the capacity.
 pub fn pack(examples: &[ExampleRef<'_>], max_length: usize, capacity: Capacity) -> Result<Vec<MicroBatch>, DataError> {
-    check_fits(examples, max_length, capacity)?;
-    let lengths: Vec<usize> = examples.iter().map(ExampleRef::len).collect();
-    let batches = bins(&lengths, capacity)
+    pack_groups(examples, 1, max_length, capacity)
+}
+
+/// As [`pack`], with each `group` consecutive examples in one micro-batch, next to each other and in their order.
+///
+/// # Panics
+/// If the examples are not whole groups.
+pub fn pack_groups(
+    examples: &[ExampleRef<'_>],
+    group: usize,
+    max_length: usize,
+    capacity: Capacity,
+) -> Result<Vec<MicroBatch>, DataError> {
+    assert!(examples.len().is_multiple_of(group), "{} sequences are not groups of {group}", examples.len());
+    check_fits(examples, group, max_length, capacity)?;
+    let lengths: Vec<usize> = examples.chunks(group).map(total).collect();
+    let batches = bins(&lengths, Capacity { sequences: capacity.sequences / group, ..capacity })
         .into_iter()
         .map(|members| {
             let mut batch = MicroBatch::empty();
-            for index in members {
+            for index in members.into_iter().flat_map(|member| member * group..(member + 1) * group) {
                 batch.push(examples[index], index * max_length);
             }
             batch
         })
         .collect();
     Ok(batches)
+}
+
+fn total(examples: &[ExampleRef<'_>]) -> usize {
+    examples.iter().map(ExampleRef::len).sum()
 }
 
 /// The share of the micro-batches' token slots that hold a token.
@@ -83,11 +101,23 @@ pub fn fill_rate(batches: &[MicroBatch], capacity_tokens: usize) -> f64 {
     if slots == 0 { 1.0 } else { used as f64 / slots as f64 }
 }
 
-fn check_fits(examples: &[ExampleRef<'_>], max_length: usize, capacity: Capacity) -> Result<(), DataError> {
-    let limit = if capacity.sequences == 0 { 0 } else { capacity.tokens.min(max_length) };
+fn check_fits(
+    examples: &[ExampleRef<'_>],
+    group: usize,
+    max_length: usize,
+    capacity: Capacity,
+) -> Result<(), DataError> {
+    let tokens = if capacity.sequences < group { 0 } else { capacity.tokens };
+    let limit = tokens.min(max_length);
     for (index, example) in examples.iter().enumerate() {
         if example.len() > limit {
             return Err(DataError::DoesNotFit { index, length: example.len(), capacity: limit });
+        }
+    }
+    for (index, members) in examples.chunks(group).enumerate() {
+        let length = total(members);
+        if length > tokens {
+            return Err(DataError::DoesNotFit { index: index * group, length, capacity: tokens });
         }
     }
     let last_id = examples.len().checked_mul(max_length);
@@ -202,6 +232,33 @@ mod tests {
             let expected: usize = examples(&lengths).iter().map(|e| e.view().loss_tokens()).sum();
             prop_assert_eq!(loss, expected);
             prop_assert_eq!(batches, packed(&lengths, tokens, sequences).expect("fits again"));
+        }
+
+        #[test]
+        fn groups_stay_together(
+            halves in prop::collection::vec((1usize..=20, 1usize..=20), 1..30), tokens in 40usize..120, sequences in 2usize..9,
+        ) {
+            let lengths: Vec<usize> = halves.iter().flat_map(|&(a, b)| [a, b]).collect();
+            let examples = examples(&lengths);
+            let views: Vec<_> = examples.iter().map(Example::view).collect();
+            let batches = pack_groups(&views, 2, 64, Capacity { tokens, sequences }).expect("fits");
+            let mut seen = vec![0; lengths.len()];
+            for batch in &batches {
+                prop_assert!(batch.len() <= tokens && batch.sequences() <= sequences);
+                prop_assert!(batch.sequences().is_multiple_of(2));
+                let first_of = |s: usize| batch.cu_seqlens[s] as usize;
+                let index = |s: usize| batch.tokens[first_of(s)] as usize / 1000;
+                for chosen in (0..batch.sequences()).step_by(2) {
+                    prop_assert!(index(chosen).is_multiple_of(2));
+                    prop_assert_eq!(index(chosen) + 1, index(chosen + 1));
+                }
+                for s in 0..batch.sequences() {
+                    prop_assert_eq!(first_of(s + 1) - first_of(s), lengths[index(s)]);
+                    prop_assert_eq!(batch.row_ids[first_of(s)] as usize, index(s) * 64);
+                    seen[index(s)] += 1;
+                }
+            }
+            prop_assert!(seen.iter().all(|&times| times == 1));
         }
 
         /// First fit never leaves two bins that could be one, as far as tokens go.

@@ -1,10 +1,11 @@
-//! What a row means: a text, a question with its answer, or a conversation.
+//! What a row means: a text, a question with its answer, a conversation, or two answers to compare.
 
 use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 
 use crate::error::DataError;
+use crate::pairs::{self, Preference};
 use crate::read::{Row, kind};
 
 /// What the user says the rows are.
@@ -22,6 +23,7 @@ pub enum Shape {
     Text,
     PromptResponse,
     Messages,
+    Pairs,
 }
 
 /// A row's content, free of how its columns were called.
@@ -37,6 +39,7 @@ pub enum Sample {
         messages: Vec<Value>,
         tools: Value,
     },
+    Pair(Preference),
 }
 
 const PAIRS: [(&str, &str); 3] = [("prompt", "response"), ("instruction", "output"), ("question", "answer")];
@@ -50,6 +53,7 @@ impl Shape {
             Self::Text => "text",
             Self::PromptResponse => "prompt-response",
             Self::Messages => "messages",
+            Self::Pairs => "pairs",
         }
     }
 
@@ -60,6 +64,7 @@ impl Shape {
                 "`prompt` with `response`, `instruction` (and `input`) with `output`, `question` with `answer`"
             }
             Self::Messages => "`messages` (a list of {role, content})",
+            Self::Pairs => pairs::ACCEPTS,
         }
     }
 
@@ -71,6 +76,8 @@ impl Shape {
             Ok(Self::PromptResponse)
         } else if present(row, "text").is_some() {
             Ok(Self::Text)
+        } else if pairs::detects(row) {
+            Ok(Self::Pairs)
         } else {
             Err(missing(row, "training text", ACCEPT_ALL))
         }
@@ -84,12 +91,13 @@ impl Shape {
             },
             Self::PromptResponse => read_pair(row),
             Self::Messages => read_messages(row),
+            Self::Pairs => Ok(Sample::Pair(pairs::read(row)?)),
         }
     }
 }
 
 impl Format {
-    pub const NAMES: [&str; 4] = ["auto", "text", "prompt-response", "messages"];
+    pub const NAMES: [&str; 5] = ["auto", "text", "prompt-response", "messages", "pairs"];
 
     pub fn resolve(self, first: &Row) -> Result<Shape, DataError> {
         match self {
@@ -108,6 +116,7 @@ impl FromStr for Format {
             "text" => Ok(Self::As(Shape::Text)),
             "prompt-response" => Ok(Self::As(Shape::PromptResponse)),
             "messages" => Ok(Self::As(Shape::Messages)),
+            "pairs" => Ok(Self::As(Shape::Pairs)),
             _ => Err(format!("unknown format `{name}`; allowed: {}", Self::NAMES.join(", "))),
         }
     }
@@ -136,11 +145,7 @@ fn read_messages(row: &Row) -> Result<Sample, DataError> {
     let Some(value) = present(row, "messages") else {
         return Err(missing(row, "format `messages`", Shape::Messages.accepts()));
     };
-    let Value::Array(list) = value else {
-        return Err(wrong_type(row, "messages", value, "a list of messages"));
-    };
-    let messages =
-        list.iter().enumerate().map(|(i, message)| read_message(row, i, message)).collect::<Result<Vec<_>, _>>()?;
+    let messages = read_message_list(row, "messages", value)?;
     if !messages.iter().any(|m| m["role"] == "assistant") {
         return Err(DataError::NoAnswer { at: row.at.clone() });
     }
@@ -148,10 +153,17 @@ fn read_messages(row: &Row) -> Result<Sample, DataError> {
     Ok(Sample::Messages { messages, tools })
 }
 
-fn read_message(row: &Row, index: usize, value: &Value) -> Result<Value, DataError> {
-    let name = |key: &str| format!("messages[{index}].{key}");
+pub(crate) fn read_message_list(row: &Row, column: &str, value: &Value) -> Result<Vec<Value>, DataError> {
+    let Value::Array(list) = value else {
+        return Err(wrong_type(row, column, value, "a list of messages"));
+    };
+    list.iter().enumerate().map(|(i, message)| read_message(row, &format!("{column}[{i}]"), message)).collect()
+}
+
+fn read_message(row: &Row, place: &str, value: &Value) -> Result<Value, DataError> {
+    let name = |key: &str| format!("{place}.{key}");
     let Value::Object(message) = value else {
-        return Err(wrong_type(row, &format!("messages[{index}]"), value, "an object"));
+        return Err(wrong_type(row, place, value, "an object"));
     };
     for key in ["role", "content"] {
         let found = message.get(key).unwrap_or(&Value::Null);
@@ -176,7 +188,7 @@ pub(crate) fn as_conversation(prompt: &str, response: &str) -> Vec<Value> {
     vec![json!({"role": "user", "content": prompt}), json!({"role": "assistant", "content": response})]
 }
 
-fn present<'a>(row: &'a Row, column: &str) -> Option<&'a Value> {
+pub(crate) fn present<'a>(row: &'a Row, column: &str) -> Option<&'a Value> {
     row.columns.get(column).filter(|value| !value.is_null())
 }
 
@@ -185,18 +197,18 @@ fn pair_of(row: &Row) -> Option<(&'static str, &'static str)> {
     PAIRS.into_iter().find(both)
 }
 
-fn string(row: &Row, column: &str, value: &Value) -> Result<String, DataError> {
+pub(crate) fn string(row: &Row, column: &str, value: &Value) -> Result<String, DataError> {
     match value {
         Value::String(text) => Ok(text.clone()),
         other => Err(wrong_type(row, column, other, "a string")),
     }
 }
 
-fn wrong_type(row: &Row, column: &str, value: &Value, expected: &'static str) -> DataError {
+pub(crate) fn wrong_type(row: &Row, column: &str, value: &Value, expected: &'static str) -> DataError {
     DataError::WrongType { at: row.at.clone(), column: column.to_owned(), found: kind(value), expected }
 }
 
-fn missing(row: &Row, wanted: &'static str, accepted: &'static str) -> DataError {
+pub(crate) fn missing(row: &Row, wanted: &'static str, accepted: &'static str) -> DataError {
     let names: Vec<String> = row
         .columns
         .iter()

@@ -94,7 +94,8 @@ impl Backward<'_> {
         Ok(of.map(|_| outputs[0]))
     }
 
-    /// Turns the loss node itself into one that makes gradients too. The node keeps its place.
+    /// Turns the loss node itself into one that makes gradients too: behind the outputs it had come the gradient
+    /// that goes on, then those of `parameters`. The node keeps its place.
     pub fn rewrite_root(
         &mut self,
         op: impl Into<Op>,
@@ -110,21 +111,22 @@ impl Backward<'_> {
             op.outputs(&values)?
         };
         let mut outputs = node.outputs.clone();
-        for (index, mut value) in described.into_iter().enumerate().skip(outputs.len()) {
-            if index == 1 {
+        let first = outputs.len();
+        for (index, mut value) in described.into_iter().enumerate().skip(first) {
+            if index == first {
                 value.name = name.to_owned();
                 value.class = class;
             } else {
-                let source = self.graph.value(inputs[inputs.len() - parameters.len() + index - 2]);
+                let source = self.graph.value(inputs[inputs.len() - parameters.len() + index - first - 1]);
                 value.name.clone_from(&source.name);
                 value.slot = source.slot;
             }
             outputs.push(self.graph.add_value(value));
         }
-        for (parameter, &updated) in parameters.iter().zip(&outputs[2..]) {
+        for (parameter, &updated) in parameters.iter().zip(&outputs[first + 1..]) {
             self.parameters.insert(*parameter, updated);
         }
-        let gradient = outputs[1];
+        let gradient = outputs[first];
         self.graph.nodes[self.current] = Node { op, inputs, outputs, ..node.clone() };
         Ok(gradient)
     }

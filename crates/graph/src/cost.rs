@@ -30,6 +30,16 @@ impl Cost {
 pub struct Target {
     /// Threads that need scratch of their own (CPU); 1 where scratch lives on the chip.
     pub workers: usize,
+    /// Parts that a long sum is divided into, however many threads there are (GPU), each with its
+    /// partial result in scratch; 0 where every worker keeps one part (CPU).
+    pub partial_rows: usize,
     /// Scratch the matrix-product library asks for in each product.
     pub matmul_workspace_bytes: usize,
+}
+
+impl Target {
+    /// Partial results of a sum over tokens.
+    pub fn sum_parts(&self) -> usize {
+        self.workers.max(self.partial_rows)
+    }
 }

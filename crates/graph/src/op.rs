@@ -81,6 +81,7 @@ operators!(
     EmbedGrad,
     VocabLoss,
     LastLogits,
+    PairLoss,
     Add,
     Dropout,
     GlobalNorm,

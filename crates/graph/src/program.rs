@@ -90,6 +90,6 @@ pub struct Program {
     pub update: Graph,
     /// Forward and loss only.
     pub evaluate: Graph,
-    /// Forward, then the logits of each sequence's last token.
+    /// Forward, then the logits of each sequence's last token; without a node where the model makes no text.
     pub sample: Graph,
 }

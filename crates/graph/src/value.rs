@@ -93,7 +93,7 @@ pub enum Role {
     Gradient,
     OptimizerState,
     Activation,
-    /// Belongs to the vocabulary loss: its result and the gradient it hands back.
+    /// Belongs to the loss: its result and the gradient it hands back.
     Loss,
     /// Written by the host before a schedule runs: tokens, positions, tables, hyperparameters.
     Input,

@@ -33,6 +33,16 @@ impl Family {
         }
     }
 
+    /// The class that Hugging Face loads such a model with a score head as.
+    pub fn score_architecture(self) -> &'static str {
+        match self {
+            Family::Llama => "LlamaForSequenceClassification",
+            Family::Mistral => "MistralForSequenceClassification",
+            Family::Qwen2 => "Qwen2ForSequenceClassification",
+            Family::Qwen3 => "Qwen3ForSequenceClassification",
+        }
+    }
+
     fn architecture(self) -> &'static str {
         match self {
             Family::Llama => "LlamaForCausalLM",

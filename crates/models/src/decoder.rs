@@ -3,17 +3,20 @@
 use std::collections::HashMap;
 
 use plimsoll_graph::ops::{
-    Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, Linear, RmsNorm, Rope, VocabLoss,
+    Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, Linear, PairLoss, RmsNorm, Rope, VocabLoss,
 };
 use plimsoll_graph::{BatchShape, Class, DType, Extent, Graph, Role, Shape, Slot, SlotId, SlotTable, ValueId};
 
 use crate::adapter::LINEAR_LAYERS;
 use crate::parameters::matches;
 use crate::program::Inputs;
-use crate::{DecoderConfig, Init, Lora, ModelError, Parameter, ParameterKind, Part, Recipe};
+use crate::{DecoderConfig, Head, Init, Lora, ModelError, Parameter, ParameterKind, Part, Recipe};
 
 /// Sequences sampled side by side at most; their logits are the only full ones there ever are.
 pub(crate) const SAMPLE_SEQUENCES: usize = 16;
+
+/// Hugging Face's name of the score head's weight.
+pub const SCORE_WEIGHT: &str = "score.weight";
 
 /// One of the four places in a block where tokens meet weights; several Hugging Face layers may share it.
 struct Projection {
@@ -71,9 +74,20 @@ impl<'a> Decoder<'a> {
             self.register_layer(slots, layer);
         }
         self.base(slots, "norm", None, &[("model.norm.weight", d)], None, Init::Ones);
-        if !self.config.tied {
-            self.base(slots, "head", None, &[("lm_head.weight", vocab)], Some(d), normal);
+        match self.recipe.head {
+            Head::Vocabulary if self.config.tied => {}
+            Head::Vocabulary => self.base(slots, "head", None, &[("lm_head.weight", vocab)], Some(d), normal),
+            Head::Score => self.register_score(slots, normal),
         }
+    }
+
+    /// A new head learns whatever the method, unless it is frozen by name.
+    fn register_score(&mut self, slots: &mut SlotTable, init: Init) {
+        let shape = Shape::new(&[1, self.config.hidden_size]);
+        let part = Part { name: SCORE_WEIGHT.to_owned(), first_row: 0, shape };
+        let trainable = !self.recipe.freeze.iter().any(|p| matches(p, SCORE_WEIGHT));
+        let dtype = self.recipe.compute;
+        self.add(slots, "score".to_owned(), None, dtype, vec![part], init, ParameterKind::Score, trainable);
     }
 
     fn register_layer(&mut self, slots: &mut SlotTable, layer: usize) {
@@ -214,7 +228,9 @@ impl<'a> Decoder<'a> {
         let rows: usize = parts.iter().map(|p| p.shape.rows()).sum();
         let shape =
             if parts[0].shape.rank() == 1 { Shape::new(&[rows]) } else { Shape::new(&[rows, parts[0].shape.cols()]) };
-        let role = if kind == ParameterKind::Adapter { Role::Adapter } else { Role::Weight };
+        // Beside adapters, the score head is one of the few things that are trained and saved.
+        let small = kind == ParameterKind::Adapter || (kind == ParameterKind::Score && self.recipe.lora.is_some());
+        let role = if small { Role::Adapter } else { Role::Weight };
         let slot = slots.add(Slot { name: name.clone(), shape, dtype, role, extent: Extent::Fixed, layer });
         self.by_name.insert(name.clone(), self.parameters.len());
         self.parameters.push(Parameter { name, slot, shape, kind, trainable, init, parts });
@@ -261,7 +277,7 @@ impl<'a> Decoder<'a> {
         self.by_name.get(name).map(|&i| self.parameters[i].slot)
     }
 
-    /// Tokens to the normalised hidden state before the vocabulary projection.
+    /// Tokens to the normalised hidden state before the head.
     fn hidden(
         &self,
         graph: &mut Graph,
@@ -515,16 +531,32 @@ impl<'a> Decoder<'a> {
     ) -> Result<Graph, ModelError> {
         let mut graph = Graph::new();
         let hidden = self.hidden(&mut graph, slots, inputs, training)?;
-        let head = self.head(&mut graph, slots);
-        let [targets, scale, loss] = [inputs.targets, inputs.loss_scale, inputs.loss].map(|s| graph.slot(slots, s));
-        let op = VocabLoss { softcap: None, chunks: loss_chunks, grad: None };
-        graph.apply(op, &[hidden, head, targets, scale, loss], "loss", Class::NONE)?;
+        let [scale, loss] = [inputs.loss_scale, inputs.loss].map(|s| graph.slot(slots, s));
+        match inputs.pair_stats {
+            None => {
+                let head = self.head(&mut graph, slots);
+                let targets = graph.slot(slots, inputs.targets);
+                let op = VocabLoss { softcap: None, chunks: loss_chunks, grad: None };
+                graph.apply(op, &[hidden, head, targets, scale, loss], "loss", Class::NONE)?;
+            }
+            Some(stats) => {
+                let score = self.weight(&mut graph, slots, "score");
+                let [boundaries, stats] = [inputs.boundaries, stats].map(|s| graph.slot(slots, s));
+                let operands = [hidden, score, boundaries, scale, loss, stats];
+                let names = [("loss", Class::NONE), ("pair_stats", Class::NONE)];
+                graph.apply_all(PairLoss { grad: None }, &operands, &names)?;
+            }
+        }
         Ok(graph)
     }
 
     /// Forward pass to the logits of each sequence's last token, which the host reads.
+    /// A score head has none.
     pub(crate) fn sample(&self, slots: &SlotTable, inputs: &Inputs) -> Result<Graph, ModelError> {
         let mut graph = Graph::new();
+        if self.recipe.head == Head::Score {
+            return Ok(graph);
+        }
         let hidden = self.hidden(&mut graph, slots, inputs, false)?;
         let head = self.head(&mut graph, slots);
         let boundaries = graph.slot(slots, inputs.boundaries);

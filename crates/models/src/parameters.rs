@@ -15,6 +15,8 @@ pub struct Part {
 pub enum ParameterKind {
     Base,
     Adapter,
+    /// The score head: taken from the model's files if they have one, and saved with whatever is trained.
+    Score,
 }
 
 /// How a parameter starts when no file provides it.

@@ -1,6 +1,6 @@
 //! A model, a method and an optimizer as one program: micro-step, update, evaluation, sampling.
 
-use plimsoll_graph::ops::{AdamW, GlobalNorm, HYPER_LEN, Sgd};
+use plimsoll_graph::ops::{AdamW, GlobalNorm, HYPER_LEN, PAIR_STATS, Sgd};
 use plimsoll_graph::{
     BatchShape, Class, DType, Extent, Graph, Phase, Program, Role, Shape, Slot, SlotId, SlotTable, differentiate,
 };
@@ -15,9 +15,30 @@ pub enum OptimizerKind {
     Sgd { momentum: f32, weight_decay: f32 },
 }
 
+/// What stands on top of the decoder, and with it the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Head {
+    /// A distribution over the vocabulary at every token; cross entropy.
+    #[default]
+    Vocabulary,
+    /// One number at a sequence's last token; sequences come in pairs, the preferred one first.
+    Score,
+}
+
+impl Head {
+    /// Sequences that only mean something together.
+    pub fn group(self) -> usize {
+        match self {
+            Head::Vocabulary => 1,
+            Head::Score => 2,
+        }
+    }
+}
+
 /// What is trained, and how numbers are stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
+    pub head: Head,
     /// With an adapter, the base is frozen.
     pub lora: Option<Lora>,
     /// Hugging Face names with `*`.
@@ -47,9 +68,11 @@ pub struct Inputs {
     pub positions: SlotId,
     pub row_ids: SlotId,
     pub boundaries: SlotId,
-    /// One over the loss-bearing tokens of the whole update.
+    /// One over what the loss of the whole update is a mean of: loss-bearing tokens, or pairs.
     pub loss_scale: SlotId,
     pub loss: SlotId,
+    /// What the loss over pairs counts; only there with a score head.
+    pub pair_stats: Option<SlotId>,
     pub rng_key: SlotId,
     pub rotary: SlotId,
     pub hyper: SlotId,
@@ -58,7 +81,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    fn register(slots: &mut SlotTable, config: &DecoderConfig, batch: BatchShape) -> Self {
+    fn register(slots: &mut SlotTable, config: &DecoderConfig, head: Head, batch: BatchShape) -> Self {
         let mut add = |name: &str, dims: &[usize], dtype, role, extent| {
             slots.add(Slot { name: name.to_owned(), shape: Shape::new(dims), dtype, role, extent, layer: None })
         };
@@ -71,6 +94,8 @@ impl Inputs {
             boundaries: add("boundaries", &[batch.sequences + 1], DType::I32, Role::Input, Extent::Boundaries),
             loss_scale: add("loss_scale", &[1], DType::F32, Role::Input, Extent::Fixed),
             loss: add("loss", &[1], DType::F64, Role::Loss, Extent::Fixed),
+            pair_stats: (head == Head::Score)
+                .then(|| add("pair_stats", &[PAIR_STATS], DType::F64, Role::Loss, Extent::Fixed)),
             rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed),
             rotary: add("rotary", &[batch.max_length, config.heads.head_dim], DType::F32, Role::Input, Extent::Fixed),
             hyper: add("hyper", &[HYPER_LEN], DType::F32, Role::Input, Extent::Fixed),
@@ -109,7 +134,7 @@ pub fn build(
         lora.check()?;
     }
     let mut slots = SlotTable::default();
-    let inputs = Inputs::register(&mut slots, config, batch);
+    let inputs = Inputs::register(&mut slots, config, recipe.head, batch);
     let decoder = Decoder::new(config, recipe, batch, &mut slots)?;
     let evaluate = decoder.loss(&slots, &inputs, loss_chunks, false)?;
     let sample = decoder.sample(&slots, &inputs)?;

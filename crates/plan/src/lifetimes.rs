@@ -124,9 +124,9 @@ pub fn lifetimes(graph: &Graph, target: &Target) -> Lifetimes {
     found
 }
 
-/// Logits are scratch of the loss, and the table of memory shows them as such.
+/// Logits and scores are scratch of the loss, and the table of memory shows them as such.
 fn scratch_role(op: &Op) -> Role {
-    if matches!(op, Op::VocabLoss(_) | Op::LastLogits(_)) { Role::Loss } else { Role::Workspace }
+    if matches!(op, Op::VocabLoss(_) | Op::LastLogits(_) | Op::PairLoss(_)) { Role::Loss } else { Role::Workspace }
 }
 
 fn shareable(alias: &Alias, position: usize) -> Option<usize> {

@@ -58,6 +58,8 @@ pub struct Request<'a> {
     pub build: &'a Build<'a>,
     /// Sequences of one update, exact.
     pub sequences: usize,
+    /// Sequences that must share a micro-batch: 1, or 2 where they are compared with each other.
+    pub group: usize,
     pub max_length: usize,
     pub device: &'a DeviceProfile,
     pub budgets: Budgets,
@@ -141,6 +143,12 @@ impl<'a> Search<'a> {
         if request.sequences == 0 || request.max_length == 0 {
             return Err(PlanError::Batch("an update needs at least one sequence of at least one token".into()));
         }
+        if !request.sequences.is_multiple_of(request.group) {
+            return Err(PlanError::Batch(format!(
+                "an update of {} sequences is not made of groups of {}",
+                request.sequences, request.group
+            )));
+        }
         let fixed = request.fixed;
         let arena_budget = match request.device.backing {
             Backing::Gpu => request.budgets.gpu_bytes.saturating_sub(fixed.gpu_context_bytes),
@@ -183,23 +191,26 @@ impl<'a> Search<'a> {
 
     /// Micro-batches to consider, largest first. Each divides the update exactly, unless the user set one.
     fn batches(&self) -> Result<Vec<BatchShape>, PlanError> {
-        let Request { sequences, max_length, .. } = *self.request;
+        let Request { sequences, group, max_length, .. } = *self.request;
         // Besides the update's own sequences there is room for those that fill up an unused rest.
         let shape = |tokens: usize| {
-            let filling = tokens.div_ceil(max_length);
-            BatchShape { tokens, sequences: sequences.min(tokens) + filling, max_length }
+            let filling = group * tokens.div_ceil(max_length);
+            BatchShape { tokens, sequences: sequences.min(tokens / group * group) + filling, max_length }
         };
         if let Some(tokens) = self.request.pins.micro_batch_tokens {
-            if tokens < max_length {
+            if tokens < group * max_length {
+                let what = if group == 1 { "one sequence" } else { "a pair of sequences" };
                 return Err(PlanError::Pin(format!(
-                    "`plan.micro_batch_tokens` is {tokens}, but one sequence may have {max_length} tokens (data.max_length)"
+                    "`plan.micro_batch_tokens` is {tokens}, but {what} may have {} tokens (data.max_length)",
+                    group * max_length
                 )));
             }
             return Ok(vec![shape(tokens)]);
         }
-        let divisors = (1..=sequences).rev().filter(|m| sequences.is_multiple_of(*m));
-        let small_enough = divisors.filter(|&m| m == 1 || m * max_length <= MICRO_BATCH_TOKENS_MAX);
-        Ok(small_enough.map(|m| shape(m * max_length)).collect())
+        let (groups, group_tokens) = (sequences / group, group * max_length);
+        let divisors = (1..=groups).rev().filter(|m| groups.is_multiple_of(*m));
+        let small_enough = divisors.filter(|&m| m == 1 || m * group_tokens <= MICRO_BATCH_TOKENS_MAX);
+        Ok(small_enough.map(|m| shape(m * group_tokens)).collect())
     }
 
     fn loss_chunks(&self, batch: BatchShape) -> Vec<usize> {
@@ -212,7 +223,8 @@ impl<'a> Search<'a> {
     }
 
     fn accumulation(&self, batch: BatchShape) -> usize {
-        self.request.sequences.div_ceil((batch.tokens / batch.max_length).max(1))
+        let Request { sequences, group, .. } = *self.request;
+        (sequences / group).div_ceil((batch.tokens / (group * batch.max_length)).max(1))
     }
 
     fn program(&self, batch: BatchShape, loss_chunks: usize) -> Result<Rc<Program>, PlanError> {
@@ -227,7 +239,7 @@ impl<'a> Search<'a> {
 
     /// Orders classes by bytes freed per second spent, each given those before it.
     fn make_dial(&self) -> Result<Vec<Drops>, PlanError> {
-        let batch = *self.batches()?.last().expect("there is always a micro-batch of one sequence");
+        let batch = *self.batches()?.last().expect("there is always a micro-batch of one group");
         let chunks = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
         let program = self.program(batch, chunks)?;
         let classes = droppable(&program.micro_step);
@@ -332,7 +344,7 @@ impl<'a> Search<'a> {
         (batch.tokens as f64) < 64.0 * self.request.device.half_rate_tokens
     }
 
-    /// The smallest plan there is: one sequence at a time, small chunks, the best position of the dial.
+    /// The smallest plan there is: one group of sequences at a time, small chunks, the best position of the dial.
     fn lowest(&self) -> Result<Candidate, PlanError> {
         let batch = *self.batches()?.last().expect("there is always one");
         let chunks = *self.loss_chunks(batch).last().expect("there is always one");

@@ -1,13 +1,14 @@
 //! Plans for a well-known model on cards of several sizes, without any of them.
 
 use plimsoll_graph::DType;
-use plimsoll_models::{DecoderConfig, Lora, OptimizerKind, Recipe, Targets, build, preset};
+use plimsoll_models::{DecoderConfig, Head, Lora, OptimizerKind, Recipe, Targets, build, preset};
 use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, known_device, plan};
 
 const GIB: u64 = 1 << 30;
 
 fn lora() -> Recipe {
     Recipe {
+        head: Head::Vocabulary,
         lora: Some(Lora { r: 16, alpha: 32.0, dropout: 0.1, targets: Targets::AllLinear, rslora: false }),
         freeze: Vec::new(),
         optimizer: OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
@@ -19,13 +20,23 @@ fn lora() -> Recipe {
 }
 
 fn plan_for(config: &DecoderConfig, device: &DeviceProfile, gpu_bytes: u64, goal: Goal) -> Result<Chosen, PlanError> {
-    let recipe = lora();
+    plan_recipe(&lora(), config, device, gpu_bytes, goal)
+}
+
+fn plan_recipe(
+    recipe: &Recipe,
+    config: &DecoderConfig,
+    device: &DeviceProfile,
+    gpu_bytes: u64,
+    goal: Goal,
+) -> Result<Chosen, PlanError> {
     let build = |batch, chunks| {
-        build(config, &recipe, batch, chunks).map(|b| b.program).map_err(|e| PlanError::Build(e.to_string()))
+        build(config, recipe, batch, chunks).map(|b| b.program).map_err(|e| PlanError::Build(e.to_string()))
     };
     plan(&Request {
         build: &build,
         sequences: 8,
+        group: recipe.head.group(),
         max_length: 512,
         device,
         budgets: Budgets { gpu_bytes, host_bytes: 16 * GIB },
@@ -52,6 +63,24 @@ fn mistral_lora_on_24_and_80_gib() {
         speeds.push(report.predicted.tokens_per_s);
     }
     assert!(speeds[1] >= speeds[0], "more memory is never slower: {speeds:?}");
+}
+
+/// The same model with a score head: no logits, no vocabulary projection, pairs in every micro-batch.
+#[test]
+fn mistral_reward_on_an_a100() {
+    let config = preset("mistral-7b").expect("a preset").expect("valid");
+    let device = known_device("A100 80GB").expect("in the table");
+    let reward = Recipe { head: Head::Score, ..lora() };
+    for (gib, goal) in [(80, Goal::Fastest), (24, Goal::Fastest), (16, Goal::Fastest), (80, Goal::Lowest)] {
+        let chosen = plan_recipe(&reward, &config, &device, gib * GIB, goal).expect("fits");
+        let report = &chosen.report;
+        assert!(report.gpu.planned_bytes <= gib * GIB);
+        assert!(report.gpu.categories.loss < 64 << 20, "{:?}", report.gpu.categories);
+        assert_eq!(report.micro_batch_tokens % 1024, 0);
+        assert_eq!(report.accumulation * report.micro_batch_tokens, 8 * 512);
+        // Without the vocabulary projection of 32,000 rows.
+        assert!(report.gpu.categories.weights < 2 * (7_241_732_096 - 4096 * 31_999));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use plimsoll_graph::DType;
-use plimsoll_models::{DecoderConfig, Recipe, preset};
+use plimsoll_models::{DecoderConfig, Head, Recipe, preset};
 use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, known_device, plan};
 
 const GIB: u64 = 1 << 30;
@@ -47,6 +47,7 @@ impl Ask {
         plan(&Request {
             build: &build,
             sequences: self.sequences,
+            group: self.recipe.head.group(),
             max_length: self.max_length,
             device: &self.device,
             budgets: Budgets { gpu_bytes: bytes, host_bytes: bytes },
@@ -253,6 +254,35 @@ fn the_effective_batch_is_exactly_the_users() {
             assert_eq!(report.accumulation * report.micro_batch_tokens, sequences * 256, "{sequences} sequences");
             assert!(chosen.batch.sequences >= report.micro_batch_tokens / 256);
         }
+    }
+}
+
+/// Sequences that are compared with each other are never parted, whatever the budget.
+#[test]
+fn pairs_share_a_micro_batch() {
+    for recipe in [decoders::full(), decoders::lora()] {
+        let recipe = Recipe { head: Head::Score, ..recipe };
+        for sequences in [2, 6, 10, 12, 62] {
+            let ask = Ask { sequences, recipe: recipe.clone(), ..Ask::small("RTX 3060") };
+            for bytes in [ask.smallest(), PLENTY] {
+                let chosen = ask.plan(bytes, Goal::Fastest).expect("fits");
+                let report = &chosen.report;
+                assert!(report.micro_batch_tokens.is_multiple_of(512), "{sequences}: {report:?}");
+                assert_eq!(report.accumulation * report.micro_batch_tokens, sequences * 256);
+                assert!(chosen.batch.sequences.is_multiple_of(2));
+            }
+        }
+        let ask = Ask { sequences: 12, recipe: recipe.clone(), ..Ask::small("cpu") };
+        let pinned = |tokens| {
+            let pins = Pins { micro_batch_tokens: Some(tokens), ..Pins::default() };
+            ask.with_pins(PLENTY, Goal::Fastest, pins)
+        };
+        // Three sequences hold one pair for certain.
+        assert_eq!(pinned(768).expect("fits").report.accumulation, 6);
+        assert_eq!(pinned(1025).expect("fits").report.accumulation, 3);
+        assert!(matches!(pinned(511), Err(PlanError::Pin(message)) if message.contains("a pair of sequences")));
+        let odd = Ask { sequences: 7, recipe, ..Ask::small("cpu") };
+        assert!(matches!(odd.plan(PLENTY, Goal::Fastest), Err(PlanError::Batch(_))));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use plimsoll_data::{Example, ExampleRef, pack};
+use plimsoll_data::{Example, ExampleRef};
 use serde::Serialize;
 
 use crate::memory::peak_resident_bytes;
@@ -49,7 +49,7 @@ pub fn bench(
     let vocab = session.model.config.vocab_size;
     let examples: Vec<Example> = (0..sequences).map(|i| synthetic(i as u64, max_length, vocab)).collect();
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
-    let batches = pack(&views, max_length, session.capacity())?;
+    let batches = session.pack(&views)?;
     let (mut durations, mut losses) = (Vec::new(), Vec::new());
     let mut first_step_s = 0.0;
     for step in 1..=WARMUP + steps {

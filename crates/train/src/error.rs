@@ -20,16 +20,28 @@ pub enum TrainError {
     Data(#[from] DataError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    #[error("{}: {source}", path.display())]
+    /// Something of the run folder could not be written.
+    #[error("cannot write {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{0}")]
-    Model404(String),
+    /// Neither a folder nor a preset.
+    #[error("model `{name}` is neither a folder here nor a preset\nhint: presets are {presets}")]
+    NoModel { name: String, presets: String },
+    /// A model given by a shape that cannot be built.
+    #[error("the model cannot be built: {0}")]
+    Shape(String),
+    /// A model folder whose `config.json` cannot be used.
+    #[error("{}: {reason}", path.display())]
+    ModelConfig { path: PathBuf, reason: String },
     #[error("step {step}: the loss is {loss}, not a number; the weights of step {} are untouched", step - 1)]
     NotANumber { step: u64, loss: f64 },
     #[error("step {step}: the gradient's norm is {norm}, not a number")]
     BadGradient { step: u64, norm: f64 },
-    #[error("the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}")]
+    #[error(
+        "the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}\nhint: use the tokenizer that came with the model, or set data.tokenizer to its folder"
+    )]
     Vocabulary { tokenizer: usize, model: usize },
+    #[error("a model with a score head makes no text")]
+    NoText,
 }
 
 impl TrainError {

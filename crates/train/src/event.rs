@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::PairMetrics;
+
 /// One update.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepEvent {
@@ -17,6 +19,9 @@ pub struct StepEvent {
     pub data_wait_ms: f64,
     pub gpu_used_bytes: u64,
     pub host_rss_bytes: u64,
+    /// `accuracy` and `margin` of the update's pairs, where the task has pairs.
+    #[serde(flatten)]
+    pub pairs: Option<PairMetrics>,
 }
 
 /// One evaluation.
@@ -26,6 +31,8 @@ pub struct EvalEvent {
     pub tokens: u64,
     pub sequences: u64,
     pub ms: f64,
+    #[serde(flatten)]
+    pub pairs: Option<PairMetrics>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -1,12 +1,14 @@
 //! Folders that Hugging Face loads: the whole model, or a PEFT adapter.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
-use plimsoll_models::{LINEAR_LAYERS, ParameterKind};
+use plimsoll_models::{Head, LINEAR_LAYERS, ParameterKind};
 use plimsoll_runtime::weights::{OutTensor, write_safetensors};
 use serde_json::{Value as Json, json};
 
+use crate::weights::adapter_prefix;
 use crate::{Session, TrainError};
 
 /// Writes what was trained, with the given tokenizer files beside it. The folder appears complete or not at all.
@@ -14,7 +16,7 @@ pub fn export(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8
     let partial = folder.with_extension("partial");
     let result = write_folder(session, &partial, tokenizer).and_then(|()| {
         if folder.exists() {
-            fs::remove_dir_all(folder).map_err(|e| TrainError::io(folder, e))?;
+            remove_folder(folder)?;
         }
         fs::rename(&partial, folder).map_err(|e| TrainError::io(folder, e))
     });
@@ -43,15 +45,16 @@ fn write_folder(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<
     Ok(())
 }
 
-/// Every Hugging Face tensor of the given kind, at its place in the arena.
+/// Every Hugging Face tensor of the given kind, and the score head's, at its place in the arena.
 fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
     let parameters = session.parameters().to_vec();
     let mut tensors = Vec::new();
-    for parameter in parameters.iter().filter(|p| p.kind == kind) {
+    for parameter in parameters.iter().filter(|p| p.kind == kind || p.kind == ParameterKind::Score) {
+        let prefix = if kind == ParameterKind::Adapter { adapter_prefix(parameter) } else { "" };
         let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
         for part in &parameter.parts {
             let region = session.part_region(parameter.slot, part.first_row, part.shape.rows());
-            tensors.push(OutTensor { name: part.name.clone(), shape: part.shape, dtype, region });
+            tensors.push(OutTensor { name: format!("{prefix}{}", part.name), shape: part.shape, dtype, region });
         }
     }
     tensors
@@ -61,15 +64,34 @@ fn model_config(session: &Session) -> Json {
     let mut config = session.model.config.source.clone();
     config["torch_dtype"] = "float32".into();
     config.as_object_mut().map(|c| c.remove("dtype"));
+    if session.recipe.head == Head::Score {
+        config["architectures"] = json!([session.model.config.family.score_architecture()]);
+        config["id2label"] = json!({"0": "LABEL_0"});
+        config["label2id"] = json!({"LABEL_0": 0});
+        config["pad_token_id"] = pad_token(&config);
+    }
     config
+}
+
+/// Hugging Face takes the last token that is no padding for a sequence's last. With the end of sequence as padding, as
+/// is common, it would read the score one token early; the beginning of sequence is never a last token.
+fn pad_token(config: &Json) -> Json {
+    let (pad, bos, eos) = (&config["pad_token_id"], &config["bos_token_id"], &config["eos_token_id"]);
+    let ends = |id: &Json| id == eos || eos.as_array().is_some_and(|all| all.contains(id));
+    let fit = [pad, bos].into_iter().find(|id| id.is_u64() && !ends(id));
+    fit.cloned().unwrap_or_else(|| json!(0))
 }
 
 fn adapter_config(session: &Session) -> Json {
     let lora = session.recipe.lora.as_ref().expect("asked for an adapter");
     let targets: Vec<&str> = LINEAR_LAYERS.into_iter().filter(|l| lora.adapts(l)).collect();
+    let (task_type, saved_whole) = match session.recipe.head {
+        Head::Vocabulary => ("CAUSAL_LM", Json::Null),
+        Head::Score => ("SEQ_CLS", json!(["score"])),
+    };
     json!({
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        "task_type": task_type,
         "base_model_name_or_path": session.model.name(),
         "r": lora.r,
         "lora_alpha": lora.alpha,
@@ -80,15 +102,26 @@ fn adapter_config(session: &Session) -> Json {
         "fan_in_fan_out": false,
         "inference_mode": true,
         "init_lora_weights": true,
-        "modules_to_save": null,
+        "modules_to_save": saved_whole,
     })
 }
 
-/// Writes a file beside its final place and moves it there once it is complete.
+/// Renames a folder before removing it, so that nobody finds half of it under its name.
+pub(crate) fn remove_folder(folder: &Path) -> Result<(), TrainError> {
+    let removed = folder.with_extension("removed");
+    fs::rename(folder, &removed).and_then(|()| fs::remove_dir_all(&removed)).map_err(|e| TrainError::io(folder, e))
+}
+
+/// Writes a file beside its final place and moves it there once it is complete and on disk.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    fs::write(partial, bytes).map_err(|e| TrainError::io(partial, e))?;
-    fs::rename(partial, path).map_err(|e| TrainError::io(path, e))
+    let written = fs::File::create(partial)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(partial);
+    }
+    written.map_err(|e| TrainError::io(path, e))
 }

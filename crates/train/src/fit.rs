@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use plimsoll_data::{Dataset, Order, pack};
+use plimsoll_data::{Dataset, Order};
 
 use crate::event::{EvalEvent, Event, StepEvent};
 use crate::export::export;
 use crate::memory::resident_bytes;
-use crate::{LearningRate, RunFolder, Session, TrainError};
+use crate::{Evaluation, LearningRate, PairMetrics, RunFolder, Session, TrainError};
 
 /// What to train on, for how long, and what to keep.
 pub struct Fit<'a> {
@@ -21,6 +21,8 @@ pub struct Fit<'a> {
     pub eval_every: Option<u64>,
     pub save_every: Option<u64>,
     pub save_keep: usize,
+    /// Keep the checkpoint with the lowest held-out loss beside the newest ones.
+    pub save_best: bool,
     /// File name and content of each tokenizer file, written beside the weights.
     pub tokenizer_files: Vec<(String, Vec<u8>)>,
     /// Set from outside to stop after the update that is running.
@@ -37,6 +39,8 @@ pub struct Outcome {
     pub last_loss: Option<f64>,
     pub first_eval: Option<f64>,
     pub last_eval: Option<f64>,
+    /// Of the last evaluation, where the task has pairs.
+    pub last_pairs: Option<PairMetrics>,
     /// Median duration of an update.
     pub step_ms: f64,
     pub tokens_per_s: f64,
@@ -50,13 +54,12 @@ pub fn fit(
     folder: &mut RunFolder,
     observe: &mut dyn FnMut(&Event),
 ) -> Result<Outcome, TrainError> {
-    let mut watch = Watch { folder, observe };
-    let order = Order::new(task.train.len(), session.seed(), task.shuffle);
-    let mut updates = order.updates(task.sequences, 0);
-    let max_length = session.executor().plan().batch.max_length;
-    let capacity = session.capacity();
+    let mut watch = Watch { folder, observe, pairs: None };
+    let order = Order::new(task.train.groups(), session.seed(), task.shuffle);
+    let mut updates = order.updates(task.sequences / task.train.group(), 0);
     let mut durations = Vec::new();
     let (mut tokens_done, mut seconds_done) = (0, 0.0);
+    let mut best = None;
     let mut outcome = Outcome {
         steps: 0,
         interrupted: false,
@@ -64,6 +67,7 @@ pub fn fit(
         last_loss: None,
         first_eval: None,
         last_eval: None,
+        last_pairs: None,
         step_ms: 0.0,
         tokens_per_s: 0.0,
         saved: folder_of(&watch),
@@ -75,8 +79,8 @@ pub fn fit(
     for step in 1..=task.rate.total {
         let began = Instant::now();
         let chosen = updates.next().expect("updates do not end");
-        let examples: Vec<_> = chosen.iter().map(|&i| task.train.get(i as usize)).collect();
-        let batches = pack(&examples, max_length, capacity)?;
+        let examples: Vec<_> = chosen.iter().flat_map(|&i| task.train.get_group(i as usize)).collect();
+        let batches = session.pack(&examples)?;
         let data_wait = began.elapsed();
         let lr = task.rate.at(step);
         let result = session.update(&batches, step, lr)?;
@@ -93,6 +97,7 @@ pub fn fit(
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
             gpu_used_bytes: 0,
             host_rss_bytes: resident_bytes(),
+            pairs: result.pairs,
         });
         watch.tell(&event)?;
         durations.push(took.as_secs_f64() * 1e3);
@@ -102,11 +107,13 @@ pub fn fit(
         outcome.first_loss.get_or_insert(result.loss);
         outcome.last_loss = Some(result.loss);
         let last = step == task.rate.total;
-        if due(task.eval_every, step) || (last && task.eval_every.is_some()) {
+        let compares = task.save_best && due(task.save_every, step);
+        if due(task.eval_every, step) || compares || (last && task.eval_every.is_some()) {
             outcome.last_eval = evaluate(session, task, step, &mut watch)?;
         }
         if due(task.save_every, step) && !last {
-            save(session, task, step, &mut watch)?;
+            best = best_of(best, outcome.last_eval, step);
+            save(session, task, step, best, &mut watch)?;
         }
         if task.stop.load(Ordering::Relaxed) && !last {
             outcome.interrupted = true;
@@ -114,10 +121,11 @@ pub fn fit(
         }
     }
     durations.sort_by(f64::total_cmp);
+    outcome.last_pairs = watch.pairs;
     outcome.step_ms = durations.get(durations.len() / 2).copied().unwrap_or(0.0);
     outcome.tokens_per_s = tokens_done as f64 / f64::max(seconds_done, 1e-9);
     outcome.saved = if outcome.interrupted {
-        save(session, task, outcome.steps, &mut watch)?
+        save(session, task, outcome.steps, best, &mut watch)?
     } else {
         let folder = watch.folder.path().join("final");
         export(session, &folder, &task.tokenizer_files)?;
@@ -139,6 +147,8 @@ fn due(every: Option<u64>, step: u64) -> bool {
 struct Watch<'a> {
     folder: &'a mut RunFolder,
     observe: &'a mut dyn FnMut(&Event),
+    /// What the last evaluation found.
+    pairs: Option<PairMetrics>,
 }
 
 impl Watch<'_> {
@@ -152,19 +162,35 @@ impl Watch<'_> {
 fn evaluate(session: &mut Session, task: &Fit, step: u64, watch: &mut Watch) -> Result<Option<f64>, TrainError> {
     let Some(data) = task.eval else { return Ok(None) };
     let began = Instant::now();
-    let (loss, tokens) = session.evaluate(data)?;
+    let Evaluation { loss, tokens, pairs } = session.evaluate(data)?;
     let ms = began.elapsed().as_secs_f64() * 1e3;
-    let eval = EvalEvent { loss, tokens: tokens as u64, sequences: data.len() as u64, ms };
+    let eval = EvalEvent { loss, tokens: tokens as u64, sequences: data.len() as u64, ms, pairs };
+    watch.pairs = pairs;
     watch.tell(&Event::Eval { step, eval })?;
     Ok(Some(loss))
 }
 
-fn save(session: &mut Session, task: &Fit, step: u64, watch: &mut Watch) -> Result<PathBuf, TrainError> {
+/// The checkpoint with the lowest held-out loss so far, the earlier one of equals.
+fn best_of(best: Option<(f64, u64)>, loss: Option<f64>, step: u64) -> Option<(f64, u64)> {
+    match (best, loss) {
+        (Some((lowest, _)), Some(loss)) if loss >= lowest => best,
+        (_, Some(loss)) => Some((loss, step)),
+        (_, None) => best,
+    }
+}
+
+fn save(
+    session: &mut Session,
+    task: &Fit,
+    step: u64,
+    best: Option<(f64, u64)>,
+    watch: &mut Watch,
+) -> Result<PathBuf, TrainError> {
     let folder = watch.folder.checkpoint(step);
     let parent = folder.parent().expect("checkpoints lie in a folder");
     std::fs::create_dir_all(parent).map_err(|e| TrainError::io(parent, e))?;
     export(session, &folder, &task.tokenizer_files)?;
-    watch.folder.prune(task.save_keep)?;
+    watch.folder.prune(task.save_keep, best.map(|(_, step)| step).filter(|_| task.save_best))?;
     watch.tell(&Event::Saved { step, folder: folder.clone() })?;
     Ok(folder)
 }

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use plimsoll_plan::Report;
 use serde_json::json;
 
+use crate::TrainError;
 use crate::event::Event;
-use crate::{TrainError, export::write_whole};
+use crate::export::{remove_folder, write_whole};
 
 pub struct RunFolder {
     path: PathBuf,
@@ -29,6 +30,12 @@ impl RunFolder {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// `log.txt`, for whoever words what happened.
+    pub fn open_log(&self) -> Result<File, TrainError> {
+        let path = self.path.join("log.txt");
+        File::create(&path).map_err(|e| TrainError::io(&path, e))
     }
 
     /// A folder of that name, or the first numbered one that does not hold a run yet.
@@ -52,8 +59,8 @@ impl RunFolder {
         self.path.join("checkpoints").join(format!("step-{step}"))
     }
 
-    /// Removes all but the newest `keep` checkpoints.
-    pub(crate) fn prune(&self, keep: usize) -> Result<(), TrainError> {
+    /// Removes all but the newest `keep` checkpoints and the best one.
+    pub(crate) fn prune(&self, keep: usize, best: Option<u64>) -> Result<(), TrainError> {
         let parent = self.path.join("checkpoints");
         let Ok(entries) = fs::read_dir(&parent) else { return Ok(()) };
         let number = |p: &Path| p.file_name()?.to_str()?.strip_prefix("step-")?.parse::<u64>().ok();
@@ -61,8 +68,8 @@ impl RunFolder {
             entries.filter_map(Result::ok).map(|e| e.path()).filter_map(|p| Some((number(&p)?, p))).collect();
         found.sort();
         let surplus = found.len().saturating_sub(keep.max(1));
-        for (_, path) in &found[..surplus] {
-            fs::remove_dir_all(path).map_err(|e| TrainError::io(path, e))?;
+        for (_, path) in found[..surplus].iter().filter(|(step, _)| Some(*step) != best) {
+            remove_folder(path)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_models::{DecoderConfig, preset, preset_names};
+use plimsoll_models::{DecoderConfig, ModelError, preset, preset_names};
 use serde_json::Value as Json;
 
 use crate::TrainError;
@@ -25,6 +25,17 @@ pub struct Model {
     pub random: bool,
 }
 
+const FOLDER_HOLDS: &str =
+    "a model's folder holds config.json, model.safetensors (or shards) and tokenizer.json, as Hugging Face writes them";
+
+/// What is wrong with a configuration, wherever it came from.
+fn reason(error: ModelError) -> String {
+    match error {
+        ModelError::Config(reason) => reason,
+        other => other.to_string(),
+    }
+}
+
 impl Model {
     /// A folder if there is one of that name, else a preset.
     pub fn find(name: &str) -> Result<Self, TrainError> {
@@ -35,21 +46,20 @@ impl Model {
         if let Some(config) = preset(name) {
             return Ok(Self { config: config?, origin: ModelOrigin::Preset(name.to_owned()), random: true });
         }
-        Err(TrainError::Model404(format!(
-            "model `{name}` is neither a folder here nor a preset\nhint: presets are {}",
-            preset_names().join(", ")
-        )))
+        Err(TrainError::NoModel { name: name.to_owned(), presets: preset_names().join(", ") })
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TrainError> {
         let path = folder.join("config.json");
-        let text = fs::read_to_string(&path).map_err(|e| TrainError::io(&path, e))?;
-        let config = DecoderConfig::from_json(&text)?;
+        let unusable = |reason: String| TrainError::ModelConfig { path: path.clone(), reason };
+        let text = fs::read_to_string(&path).map_err(|e| unusable(format!("{e}\nhint: {FOLDER_HOLDS}")))?;
+        let config = DecoderConfig::from_json(&text).map_err(|e| unusable(reason(e)))?;
         Ok(Self { config, origin: ModelOrigin::Folder(folder.to_owned()), random: false })
     }
 
     pub fn from_shape(config: Json) -> Result<Self, TrainError> {
-        Ok(Self { config: DecoderConfig::from_value(config)?, origin: ModelOrigin::Shape, random: true })
+        let config = DecoderConfig::from_value(config).map_err(|e| TrainError::Shape(reason(e)))?;
+        Ok(Self { config, origin: ModelOrigin::Shape, random: true })
     }
 
     pub fn folder(&self) -> Option<&Path> {

@@ -1,10 +1,10 @@
 //! From what was asked to a plan on a device, with the process itself measured.
 
-use plimsoll_models::{Built, Recipe, build};
+use plimsoll_models::{Built, Head, Recipe, build};
 use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, plan};
 use plimsoll_runtime::Backend;
 
-use crate::memory::{resident_bytes, return_free_memory};
+use crate::memory::{peak_resident_bytes, resident_bytes, return_free_memory};
 use crate::{Model, Session, TrainError};
 
 /// Everything a plan depends on.
@@ -44,15 +44,21 @@ pub fn plan_only(
     // Mistakes in the recipe are the user's and get their own message, before any planning.
     let smallest = plimsoll_graph::BatchShape { tokens: spec.max_length, sequences: 1, max_length: spec.max_length };
     build(&spec.model.config, &spec.recipe, smallest, 1)?;
+    let mut pins = spec.pins.clone();
+    if spec.recipe.head == Head::Score {
+        // There are no logits to divide.
+        pins.loss_chunks = Some(1);
+    }
     let chosen = plan(&Request {
         build: &make,
         sequences: spec.sequences,
+        group: spec.recipe.head.group(),
         max_length: spec.max_length,
         device,
         budgets,
         fixed,
         goal: spec.goal,
-        pins: spec.pins.clone(),
+        pins,
     })?;
     let built = build(&spec.model.config, &spec.recipe, chosen.batch, chosen.loss_chunks)?;
     Ok((chosen, built))
@@ -76,7 +82,11 @@ pub fn prepare(
             host_data_bytes: data_bytes,
         }
     };
-    let (mut chosen, mut built) = plan_only(spec, device, budgets, measured())?;
+    // A refusal names a budget, so it is made again with what the process takes once it has planned.
+    let (mut chosen, mut built) = match plan_only(spec, device, budgets, measured()) {
+        Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => plan_only(spec, device, budgets, measured())?,
+        planned => planned?,
+    };
     // Planning itself left something behind; plan again if that no longer fits, and say the true figure either way.
     let after = measured();
     let total = |f: &Fixed| f.host_process_bytes + f.host_data_bytes;
@@ -84,7 +94,11 @@ pub fn prepare(
     if arena + total(&after) > budgets.host_bytes {
         (chosen, built) = plan_only(spec, device, budgets, after)?;
     }
-    chosen.restate(&measured());
+    let mut true_figures = measured();
+    // Reading data and planning may have needed more for a moment than a small run ever will.
+    let before_arena = peak_resident_bytes().saturating_sub(arena + data_bytes);
+    true_figures.host_process_bytes = true_figures.host_process_bytes.max(before_arena);
+    chosen.restate(&true_figures);
     let session = Session::start(spec, backend, &chosen, built, paranoid)?;
     Ok(Prepared { session, chosen })
 }

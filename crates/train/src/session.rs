@@ -1,12 +1,13 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
-use plimsoll_data::{Capacity, Dataset, MicroBatch, pack};
+use plimsoll_data::{Capacity, DataError, Dataset, ExampleRef, MicroBatch, pack_groups};
+use plimsoll_graph::ops::PAIR_STATS;
 use plimsoll_graph::{BatchShape, SlotId};
-use plimsoll_models::{Built, OptimizerKind, Parameter, rotary_table};
+use plimsoll_models::{Built, Head, OptimizerKind, Parameter, rotary_table};
 use plimsoll_plan::{Chosen, Region};
 use plimsoll_runtime::{Active, Backend, Executor, Run};
 
-use crate::{Model, Spec, TrainError, weights};
+use crate::{Model, PairMetrics, Spec, TrainError, weights};
 
 pub struct Session {
     executor: Executor,
@@ -14,16 +15,30 @@ pub struct Session {
     pub(crate) model: Model,
     pub(crate) recipe: plimsoll_models::Recipe,
     seed: u64,
+    new_head: bool,
 }
 
 /// What one update did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UpdateResult {
-    /// Mean over the loss-bearing tokens of the update.
+    /// Mean over the loss-bearing tokens of the update, or over its pairs.
     pub loss: f64,
     pub grad_norm: f64,
     pub tokens: usize,
     pub sequences: usize,
+    /// With a score head.
+    pub pairs: Option<PairMetrics>,
+}
+
+/// What a dataset's loss is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// Mean over the loss-bearing tokens, or over the pairs.
+    pub loss: f64,
+    /// Tokens that bear loss, or all tokens of the pairs.
+    pub tokens: usize,
+    /// With a score head.
+    pub pairs: Option<PairMetrics>,
 }
 
 impl Session {
@@ -37,8 +52,9 @@ impl Session {
     ) -> Result<Self, TrainError> {
         let checkpoint = weights::open(&spec.model, &built.parameters)?;
         let executor = Executor::new(backend, chosen.plan.clone(), paranoid)?;
-        let mut session =
-            Self { executor, built, model: spec.model.clone(), recipe: spec.recipe.clone(), seed: spec.seed };
+        let new_head = checkpoint.as_ref().is_some_and(|files| weights::lacks_score(files, &built.parameters));
+        let (model, recipe) = (spec.model.clone(), spec.recipe.clone());
+        let mut session = Self { executor, built, model, recipe, seed: spec.seed, new_head };
         let positions = session.executor.plan().batch.max_length;
         let rotary = session.built.inputs.rotary;
         session.executor.write_slot(rotary, &rotary_table(&spec.model.config, positions))?;
@@ -52,6 +68,11 @@ impl Session {
 
     pub fn executor(&mut self) -> &mut Executor {
         &mut self.executor
+    }
+
+    /// Whether the model's files have no score head, so that a new one was drawn.
+    pub fn has_new_head(&self) -> bool {
+        self.new_head
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -84,11 +105,17 @@ impl Session {
         Capacity { tokens: batch.tokens, sequences: batch.sequences }
     }
 
+    /// Bins the examples of one update, whole groups of them.
+    pub fn pack(&self, examples: &[ExampleRef]) -> Result<Vec<MicroBatch>, DataError> {
+        let max_length = self.executor.plan().batch.max_length;
+        pack_groups(examples, self.recipe.head.group(), max_length, self.capacity())
+    }
+
     /// Loads a micro-batch for a device that may want its planned shape filled.
     fn load_whole(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
         if self.executor.backend().fixed_shape() {
             let shape = self.executor.plan().batch;
-            return self.load_batch(&filled_up(batch, shape));
+            return self.load_batch(&filled_up(batch, shape, self.recipe.head));
         }
         self.load_batch(batch)
     }
@@ -106,16 +133,41 @@ impl Session {
     /// Runs the micro-steps of one update and returns the loss; gradients are left summed up.
     pub fn accumulate(&mut self, batches: &[MicroBatch], step: u64) -> Result<f64, TrainError> {
         let inputs = self.built.inputs;
-        let loss_tokens: usize = batches.iter().map(MicroBatch::loss_tokens).sum();
+        let terms: usize = batches.iter().map(|batch| self.loss_terms(batch)).sum();
         let key = [self.seed as u32, (self.seed >> 32) as u32, step as u32, (step >> 32) as u32];
         self.executor.write_slot(inputs.rng_key, &key)?;
-        self.executor.write_slot(inputs.loss_scale, &[1.0 / loss_tokens.max(1) as f32])?;
-        self.executor.write_slot(inputs.loss, &[0f64])?;
+        self.executor.write_slot(inputs.loss_scale, &[1.0 / terms.max(1) as f32])?;
+        self.clear_loss()?;
         for batch in batches {
             let active = self.load_whole(batch)?;
             self.executor.run(Run::MicroStep, active)?;
         }
         self.read_loss()
+    }
+
+    /// What the loss is a mean of: tokens, or pairs.
+    fn loss_terms(&self, batch: &MicroBatch) -> usize {
+        match self.recipe.head {
+            Head::Vocabulary => batch.loss_tokens(),
+            Head::Score => batch.sequences() / 2,
+        }
+    }
+
+    fn clear_loss(&mut self) -> Result<(), TrainError> {
+        let inputs = self.built.inputs;
+        self.executor.write_slot(inputs.loss, &[0f64])?;
+        if let Some(stats) = inputs.pair_stats {
+            self.executor.write_slot(stats, &[0f64; PAIR_STATS])?;
+        }
+        Ok(())
+    }
+
+    /// What was counted since the loss was last cleared; `None` without a score head.
+    fn read_pairs(&self) -> Result<Option<PairMetrics>, TrainError> {
+        let Some(slot) = self.built.inputs.pair_stats else { return Ok(None) };
+        let mut stats = [0f64; PAIR_STATS];
+        self.executor.read_slot(slot, &mut stats)?;
+        Ok(Some(PairMetrics::from_stats(stats)))
     }
 
     fn read_loss(&self) -> Result<f64, TrainError> {
@@ -129,8 +181,8 @@ impl Session {
         let inputs = self.built.inputs;
         let correction = |beta: f32| (1.0 - f64::from(beta).powi(step.min(i32::MAX as u64) as i32)) as f32;
         let hyper = match self.recipe.optimizer {
-            OptimizerKind::AdamW { beta1, beta2, .. } => [lr as f32, correction(beta1), correction(beta2), 0.0],
-            OptimizerKind::Sgd { .. } => [lr as f32, 1.0, 1.0, 0.0],
+            OptimizerKind::AdamW { beta1, beta2, .. } => [lr as f32, correction(beta1), correction(beta2), step as f32],
+            OptimizerKind::Sgd { .. } => [lr as f32, 1.0, 1.0, step as f32],
         };
         self.executor.write_slot(inputs.hyper, &hyper)?;
         self.executor.run(Run::Update, Active { tokens: 0, sequences: 0 })?;
@@ -151,29 +203,29 @@ impl Session {
         }
         let tokens = batches.iter().map(MicroBatch::len).sum();
         let sequences = batches.iter().map(MicroBatch::sequences).sum();
-        Ok(UpdateResult { loss, grad_norm, tokens, sequences })
+        Ok(UpdateResult { loss, grad_norm, tokens, sequences, pairs: self.read_pairs()? })
     }
 
-    /// Mean loss over a dataset, and the number of tokens that bear it.
-    pub fn evaluate(&mut self, data: &Dataset) -> Result<(f64, usize), TrainError> {
-        let inputs = self.built.inputs;
-        let capacity = self.capacity();
-        let max_length = self.executor.plan().batch.max_length;
+    /// The mean loss over a dataset.
+    pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
+        let batch = self.executor.plan().batch;
         // In portions of what one micro-batch certainly holds, so that memory stays flat.
-        let portion = (capacity.tokens / max_length).max(1);
-        let (mut sum, mut count) = (0.0, 0);
-        self.executor.write_slot(inputs.loss_scale, &[1f32])?;
-        for first in (0..data.len()).step_by(portion) {
-            let examples: Vec<_> = (first..data.len().min(first + portion)).map(|i| data.get(i)).collect();
-            for batch in pack(&examples, max_length, capacity)? {
-                self.executor.write_slot(inputs.loss, &[0f64])?;
+        let portion = (batch.tokens / (data.group() * batch.max_length)).max(1);
+        let (mut terms, mut tokens) = (0, 0);
+        self.executor.write_slot(self.built.inputs.loss_scale, &[1f32])?;
+        self.clear_loss()?;
+        for first in (0..data.groups()).step_by(portion) {
+            let last = data.groups().min(first + portion);
+            let examples: Vec<_> = (first..last).flat_map(|group| data.get_group(group)).collect();
+            for batch in self.pack(&examples)? {
                 let active = self.load_whole(&batch)?;
                 self.executor.run(Run::Evaluate, active)?;
-                sum += self.read_loss()?;
-                count += batch.loss_tokens();
+                terms += self.loss_terms(&batch);
+                tokens += if self.recipe.head == Head::Score { batch.len() } else { batch.loss_tokens() };
             }
         }
-        Ok((sum / count.max(1) as f64, count))
+        let loss = self.read_loss()? / terms.max(1) as f64;
+        Ok(Evaluation { loss, tokens, pairs: self.read_pairs()? })
     }
 
     /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them.
@@ -183,7 +235,10 @@ impl Session {
         stop: Option<u32>,
         max_new: usize,
     ) -> Result<Vec<Vec<u32>>, TrainError> {
-        let buffer = self.executor.results(Run::Sample)[0];
+        if prompts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(&buffer) = self.executor.results(Run::Sample).first() else { return Err(TrainError::NoText) };
         let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
         let batch = self.executor.plan().batch;
         let side_by_side = rows.min((batch.tokens / batch.max_length).max(1));
@@ -218,7 +273,8 @@ impl Session {
 }
 
 /// The micro-batch with every token slot taken: the rest is sequences of token 0 without loss, then empty ones.
-fn filled_up(batch: &MicroBatch, shape: BatchShape) -> MicroBatch {
+/// Where sequences are compared, each of these stands beside an empty one, so that the pair does not count.
+fn filled_up(batch: &MicroBatch, shape: BatchShape, head: Head) -> MicroBatch {
     let mut full = batch.clone();
     while full.len() < shape.tokens {
         let length = (shape.tokens - full.len()).min(shape.max_length);
@@ -226,7 +282,7 @@ fn filled_up(batch: &MicroBatch, shape: BatchShape) -> MicroBatch {
         full.targets.extend(vec![plimsoll_data::NO_LOSS; length]);
         full.positions.extend(0..length as i32);
         full.row_ids.extend(vec![0; length]);
-        full.cu_seqlens.push(full.tokens.len() as i32);
+        full.cu_seqlens.extend(vec![full.tokens.len() as i32; head.group()]);
     }
     full.cu_seqlens.resize(shape.sequences + 1, shape.tokens as i32);
     full

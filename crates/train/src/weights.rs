@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_graph::{DType, SlotId};
-use plimsoll_models::{Init, Parameter, ParameterKind};
+use plimsoll_models::{Init, Parameter, ParameterKind, SCORE_WEIGHT};
 use plimsoll_plan::Region;
 use plimsoll_runtime::weights::Checkpoint;
 use rayon::prelude::*;
@@ -17,7 +17,27 @@ pub(crate) fn open(model: &Model, parameters: &[Parameter]) -> Result<Option<Che
     for part in parameters.iter().filter(|p| p.kind == ParameterKind::Base).flat_map(|p| &p.parts) {
         checkpoint.check(&part.name, &part.shape)?;
     }
+    // Most models are trained to speak, not to judge; without a score head in their files they get a new one.
+    for part in parameters.iter().filter(|p| p.kind == ParameterKind::Score).flat_map(|p| &p.parts) {
+        if checkpoint.contains(&part.name) {
+            checkpoint.check(&part.name, &part.shape)?;
+        }
+    }
     Ok(Some(checkpoint))
+}
+
+/// Whether the files provide this parameter.
+fn provides(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
+    match parameter.kind {
+        ParameterKind::Base => true,
+        ParameterKind::Adapter => false,
+        ParameterKind::Score => checkpoint.contains(SCORE_WEIGHT),
+    }
+}
+
+/// Whether a score head is wanted that the files do not have.
+pub(crate) fn lacks_score(checkpoint: &Checkpoint, parameters: &[Parameter]) -> bool {
+    parameters.iter().any(|p| p.kind == ParameterKind::Score && !provides(checkpoint, p))
 }
 
 /// Fills in every parameter, and the float32 copies of those that have one.
@@ -26,7 +46,7 @@ pub(crate) fn fill(session: &mut Session, checkpoint: Option<&Checkpoint>) -> Re
         let slots = [Some(parameter.slot), session.master_of(&parameter.name)];
         for slot in slots.into_iter().flatten() {
             match checkpoint {
-                Some(checkpoint) if parameter.kind == ParameterKind::Base => load(session, checkpoint, parameter, slot)?,
+                Some(checkpoint) if provides(checkpoint, parameter) => load(session, checkpoint, parameter, slot, "")?,
                 _ => draw(session, parameter, slot, index as u64)?,
             }
         }
@@ -34,11 +54,18 @@ pub(crate) fn fill(session: &mut Session, checkpoint: Option<&Checkpoint>) -> Re
     Ok(())
 }
 
-fn load(session: &mut Session, checkpoint: &Checkpoint, parameter: &Parameter, slot: SlotId) -> Result<(), TrainError> {
+/// `prefix` stands before every name in the file.
+fn load(
+    session: &mut Session,
+    checkpoint: &Checkpoint,
+    parameter: &Parameter,
+    slot: SlotId,
+    prefix: &str,
+) -> Result<(), TrainError> {
     let dtype = session.executor().plan().slots.get(slot).dtype;
     for part in &parameter.parts {
         let region = session.part_region(slot, part.first_row, part.shape.rows());
-        checkpoint.load(&part.name, &part.shape, dtype, region, session.executor().backend())?;
+        checkpoint.load(&format!("{prefix}{}", part.name), &part.shape, dtype, region, session.executor().backend())?;
     }
     Ok(())
 }
@@ -48,14 +75,19 @@ impl Session {
     pub fn load_adapters(&mut self, folder: &Path) -> Result<(), TrainError> {
         let checkpoint = Checkpoint::open(folder, "adapter_model")?;
         let adapters: Vec<Parameter> =
-            self.parameters().iter().filter(|p| p.kind == ParameterKind::Adapter).cloned().collect();
+            self.parameters().iter().filter(|p| p.kind != ParameterKind::Base).cloned().collect();
         for parameter in &adapters {
             for slot in [Some(parameter.slot), self.master_of(&parameter.name)].into_iter().flatten() {
-                load(self, &checkpoint, parameter, slot)?;
+                load(self, &checkpoint, parameter, slot, adapter_prefix(parameter))?;
             }
         }
         Ok(())
     }
+}
+
+/// What PEFT puts before the name of a part of the model that it saves whole. Adapters carry it already.
+pub(crate) fn adapter_prefix(parameter: &Parameter) -> &'static str {
+    if parameter.kind == ParameterKind::Score { "base_model.model." } else { "" }
 }
 
 /// Elements that are drawn before they are written to their place, and by one thread at a time.

@@ -8,6 +8,7 @@ use super::print_origins;
 use crate::args::BenchArgs;
 use crate::error::Failure;
 use crate::printer::{Column, Printer, Table, bytes};
+use crate::trouble::explained;
 use crate::{machine, spec, tables};
 
 /// Timed updates when none are asked for.
@@ -22,7 +23,8 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     let present = machine::present(&resolved)?;
     let spec = spec::spec(&resolved, &present.profile)?;
     let budgets = machine::budgets(&resolved, &present.profile);
-    let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, 0, args.common.paranoid)?;
+    let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, 0, args.common.paranoid)
+        .map_err(|error| explained(error, &resolved))?;
     if !printer.is_json() {
         printer.report(tables::decisions(&prepared.chosen.report));
         printer.report(tables::memory(&prepared.chosen.report, None));

@@ -7,6 +7,7 @@ use super::print_origins;
 use crate::args::PlanArgs;
 use crate::error::Failure;
 use crate::printer::Printer;
+use crate::trouble::explained;
 use crate::{machine, spec, tables};
 
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
@@ -38,7 +39,7 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
             if let TrainError::Plan(refusal) = &error {
                 show_refusal(refusal, &device.name, printer);
             }
-            Err(error.into())
+            Err(explained(error, &resolved))
         }
     }
 }

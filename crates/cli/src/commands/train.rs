@@ -15,6 +15,7 @@ use crate::config::{Init, Resolved};
 use crate::dataset::{self, RunData};
 use crate::error::Failure;
 use crate::printer::{Column, EvalLine, Printer, StepLine, StepLog, Table, duration};
+use crate::trouble::explained;
 use crate::{interrupt, machine, spec, tables};
 
 pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
@@ -23,23 +24,22 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     if args.common.origins {
         print_origins(&resolved, printer);
     }
+    let out = run_folder(&resolved, args.file.as_deref())?;
     let present = machine::present(&resolved)?;
     let mut spec = spec::spec(&resolved, &present.profile)?;
     check_weights(&resolved, &spec.model.origin)?;
     let data = dataset::open(&resolved, &spec.model)?;
+    check_best(&resolved, &data)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
     let (tokenizer, model) = (data.tokenizer.vocab_size(), spec.model.config.vocab_size);
     if tokenizer > model {
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
-    let out = run_folder(&resolved, args.file.as_deref())?;
     let budgets = machine::budgets(&resolved, &present.profile);
     let mut prepared =
-        prepare(&spec, present.backend, &present.profile, budgets, data.resident_bytes(), args.common.paranoid)?;
+        prepare(&spec, present.backend, &present.profile, budgets, data.resident_bytes(), args.common.paranoid)
+            .map_err(|error| explained(error, &resolved))?;
     let report = prepared.chosen.report.clone();
-    printer.note(tables::decisions(&report));
-    printer.note(tables::memory(&report, None));
-
     let total = spec::total_updates(&resolved.run, data.train.len(), spec.sequences);
     let task = Fit {
         train: &data.train,
@@ -50,26 +50,46 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
         eval_every: resolved.run.eval.every.or(data.eval.as_ref().map(|_| total)),
         save_every: resolved.run.save.every,
         save_keep: resolved.run.save.keep as usize,
+        save_best: resolved.run.save.best.is_some(),
         tokenizer_files: data.tokenizer_files.clone(),
         stop: interrupt::listen(),
     };
     let mut folder = RunFolder::create(&out, &resolved.to_yaml(), &report)?;
-    let mut log = printer.steps(total);
+    let mut log = printer.steps(total, folder.open_log()?);
+    data.notes().iter().for_each(|note| log.note(note));
+    if prepared.session.has_new_head() {
+        log.note("the model's files have no score head; it begins with a new one, drawn from the seed");
+    }
+    log.note(&tables::decisions(&report));
+    log.note(&tables::memory(&report, None));
     let outcome = fit(&mut prepared.session, &task, &mut folder, &mut |event| show(&mut log, event));
     log.finish();
-    let outcome = outcome?;
+    let outcome = outcome.map_err(|error| logged(error.into(), &mut log))?;
     let measured = peak_resident_bytes();
-    printer.note(tables::memory(&report, Some(measured)));
-    let samples = samples(&mut prepared.session, &data, resolved.run.eval.samples.unwrap_or(0) as usize)?;
-    conclude(&outcome, &samples, measured, report.host.planned_bytes, began.elapsed(), printer);
+    log.note(&tables::memory(&report, Some(measured)));
+    // Whoever interrupts does not want to wait for answers.
+    let asked = if outcome.interrupted { None } else { resolved.run.eval.samples };
+    let samples = samples(&mut prepared.session, &data, asked.unwrap_or(0) as usize)?;
+    if printer.is_json() {
+        printer.json(&summary(&outcome, &samples, measured, report.host.planned_bytes));
+    } else {
+        conclude(&outcome, &samples, began.elapsed(), &mut log);
+    }
     if outcome.interrupted {
-        return Err(Failure::interrupted(format!(
+        let message = format!(
             "interrupted after update {} of {total}; the weights are saved in {}",
             outcome.steps,
             outcome.saved.display()
-        )));
+        );
+        return Err(logged(Failure::interrupted(message), &mut log));
     }
     Ok(())
+}
+
+/// Why a run ended stands at the end of its log.
+fn logged(failure: Failure, log: &mut StepLog) -> Failure {
+    log.record(&failure.to_string());
+    failure
 }
 
 /// A preset is a shape without weights; training it from random ones must be asked for.
@@ -82,12 +102,29 @@ fn check_weights(resolved: &Resolved, origin: &ModelOrigin) -> Result<(), Failur
     }
 }
 
+/// The best checkpoint is told by the held-out loss.
+fn check_best(resolved: &Resolved, data: &RunData) -> Result<(), Failure> {
+    if resolved.run.save.best.is_none() || data.eval.is_some() {
+        return Ok(());
+    }
+    Err(resolved
+        .invalid("save.best", "`save.best` compares held-out losses, but the run has no held-out data")
+        .hint("set data.eval or data.eval_split, or leave save.best out"))
+}
+
 /// `--out`, or a free name under `runs/`. A folder that already holds a run is refused before any work.
 fn run_folder(resolved: &Resolved, file: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(out) = &resolved.run.out {
-        if out.join("metrics.jsonl").exists() {
+        let problem = if out.join("metrics.jsonl").exists() {
+            Some("already holds a run")
+        } else if out.exists() && !out.is_dir() {
+            Some("is not a folder")
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
             return Err(resolved
-                .invalid("out", format!("{} already holds a run", out.display()))
+                .invalid("out", format!("{} {problem}", out.display()))
                 .hint("choose another folder with --out"));
         }
         return Ok(out.clone());
@@ -102,6 +139,7 @@ fn show(log: &mut StepLog, event: &Event) {
         Event::Step(step) => log.step(&StepLine {
             step: step.step,
             loss: step.loss,
+            pairs: step.pairs,
             lr: step.lr,
             grad_norm: step.grad_norm,
             tokens_per_s: step.tokens_per_s,
@@ -109,7 +147,12 @@ fn show(log: &mut StepLog, event: &Event) {
             used_bytes: step.host_rss_bytes,
         }),
         Event::Eval { step, eval } => {
-            log.eval(&EvalLine { step: *step, loss: eval.loss, took: Duration::from_secs_f64(eval.ms / 1e3) });
+            log.eval(&EvalLine {
+                step: *step,
+                loss: eval.loss,
+                pairs: eval.pairs,
+                took: Duration::from_secs_f64(eval.ms / 1e3),
+            });
         }
         Event::Saved { folder, .. } => log.note(&format!("saved {}", folder.display())),
     }
@@ -154,42 +197,53 @@ fn expected(example: &ExampleRef) -> Vec<u32> {
     example.targets.iter().filter(|&&t| t != NO_LOSS).map(|&t| t.cast_unsigned()).collect()
 }
 
-fn conclude(outcome: &Outcome, samples: &[Sample], measured: u64, planned: u64, took: Duration, printer: &Printer) {
-    let right = samples.iter().filter(|s| s.answer == s.expected).count();
-    if printer.is_json() {
-        printer.json(&json!({
-            "steps": outcome.steps,
-            "loss_first": outcome.first_loss,
-            "loss_last": outcome.last_loss,
-            "eval_first": outcome.first_eval,
-            "eval_last": outcome.last_eval,
-            "step_ms": outcome.step_ms,
-            "tokens_per_s": outcome.tokens_per_s,
-            "host": {"planned_bytes": planned, "used_bytes": measured},
-            "samples_right": right,
-            "samples": samples.len(),
-            "saved": outcome.saved,
-        }));
-        return;
-    }
+fn answered_exactly(samples: &[Sample]) -> usize {
+    samples.iter().filter(|s| s.answer == s.expected).count()
+}
+
+/// How the run went, for scripts.
+fn summary(outcome: &Outcome, samples: &[Sample], measured: u64, planned: u64) -> serde_json::Value {
+    json!({
+        "steps": outcome.steps,
+        "loss_first": outcome.first_loss,
+        "loss_last": outcome.last_loss,
+        "eval_first": outcome.first_eval,
+        "eval_last": outcome.last_eval,
+        "eval_pairs": outcome.last_pairs,
+        "step_ms": outcome.step_ms,
+        "tokens_per_s": outcome.tokens_per_s,
+        "host": {"planned_bytes": planned, "used_bytes": measured},
+        "samples_right": answered_exactly(samples),
+        "samples": samples.len(),
+        "saved": outcome.saved,
+    })
+}
+
+/// How the run went, for people.
+fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut StepLog) {
     if !samples.is_empty() {
         let mut table =
             Table::new(&[Column::left("held-out question"), Column::left("answer"), Column::left("expected")]);
         for sample in samples.iter().take(SAMPLES_SHOWN) {
             table.row([sample.question.clone(), sample.answer.clone(), sample.expected.clone()]);
         }
-        printer.data(table);
-        printer.data(format!("{right} of {} held-out questions answered exactly", samples.len()));
+        log.data(&table.to_string());
+        let right = answered_exactly(samples);
+        log.data(&format!("{right} of {} held-out questions answered exactly", samples.len()));
     }
     let arrow = |from: Option<f64>, to: Option<f64>| match (from, to) {
         (Some(from), Some(to)) => format!("{from:.4} -> {to:.4}"),
         _ => "not measured".to_owned(),
     };
-    printer.data(format!("training loss {}", arrow(outcome.first_loss, outcome.last_loss)));
+    log.data(&format!("training loss {}", arrow(outcome.first_loss, outcome.last_loss)));
     if outcome.last_eval.is_some() {
-        printer.data(format!("held-out loss {}", arrow(outcome.first_eval, outcome.last_eval)));
+        log.data(&format!("held-out loss {}", arrow(outcome.first_eval, outcome.last_eval)));
     }
-    printer.data(format!(
+    if let Some(pairs) = outcome.last_pairs {
+        let share = 100.0 * pairs.accuracy;
+        log.data(&format!("held-out pairs {share:.1} % right, mean margin {:.4}", pairs.margin));
+    }
+    log.data(&format!(
         "{} updates in {}, {:.0} tokens/s; saved in {}",
         outcome.steps,
         duration(took),

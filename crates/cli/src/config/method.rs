@@ -29,14 +29,6 @@ pub enum Targets {
     Names(Vec<String>),
 }
 
-impl Lora {
-    /// The factor on the adapters' product.
-    pub fn scale(&self) -> f64 {
-        let r = self.r as f64;
-        self.alpha / if self.rslora { r.sqrt() } else { r }
-    }
-}
-
 pub fn read(root: &Reader<'_>) -> Result<Method, Failure> {
     let Some(method) = root.given("method")? else {
         return Ok(Method::Full { freeze: Vec::new() });

@@ -30,11 +30,6 @@ impl Resolved {
         self.tree.at(path).map(|node| &node.origin)
     }
 
-    /// Whether somebody asked for this value, rather than leaving it to the default.
-    pub fn is_set(&self, path: &str) -> bool {
-        self.origin(path).is_some_and(|origin| *origin != Origin::Default)
-    }
-
     /// Every value with its origin, in the schema's order.
     pub fn origins(&self) -> Vec<OriginRow> {
         render::rows(&self.tree)

@@ -98,6 +98,11 @@ const fn key(name: &'static str, shape: Shape) -> Key {
     Key { name, shape, default: None, also: &[] }
 }
 
+/// A count that no run exceeds. With these limits no size computed from several of them overflows.
+const fn up_to(name: &'static str, max: u64) -> Key {
+    leaf(name, Kind::Integer { min: 1, max })
+}
+
 const fn leaf(name: &'static str, kind: Kind) -> Key {
     key(name, Shape::Leaf(kind))
 }
@@ -146,13 +151,13 @@ pub static ROOT: Section = Section {
 static MODEL: Section = Section {
     keys: &[
         leaf("family", Kind::Text).also(&["model_type"]),
-        leaf("hidden_size", Kind::COUNT),
-        leaf("num_hidden_layers", Kind::COUNT),
-        leaf("num_attention_heads", Kind::COUNT),
-        leaf("num_key_value_heads", Kind::COUNT),
-        leaf("head_dim", Kind::COUNT),
-        leaf("intermediate_size", Kind::COUNT),
-        leaf("vocab_size", Kind::COUNT),
+        up_to("hidden_size", 1 << 20),
+        up_to("num_hidden_layers", 1 << 12),
+        up_to("num_attention_heads", 1 << 12),
+        up_to("num_key_value_heads", 1 << 12),
+        up_to("head_dim", 1 << 12),
+        up_to("intermediate_size", 1 << 22),
+        up_to("vocab_size", 1 << 24),
         leaf("max_position_embeddings", Kind::COUNT),
         leaf("rms_norm_eps", Kind::Number(Range::ABOVE_ZERO)),
         leaf("rope_theta", Kind::Number(Range::ABOVE_ZERO)),
@@ -199,7 +204,7 @@ static FULL: Section = Section { keys: &[], one_of: &[] };
 
 static LORA: Section = Section {
     keys: &[
-        leaf("r", Kind::COUNT).default("16").also(&["rank", "lora_r"]),
+        up_to("r", 1 << 16).default("16").also(&["rank", "lora_r"]),
         leaf("alpha", Kind::Number(Range::ABOVE_ZERO)).default("32").also(&["lora_alpha"]),
         leaf("dropout", Kind::Number(Range::BELOW_ONE)).default("0.0").also(&["lora_dropout"]),
         leaf("targets", Kind::Texts).default("all-linear").also(&["target_modules"]),
@@ -214,7 +219,11 @@ static DATA: Section = Section {
         leaf("eval", Kind::Texts).also(&["validation", "test"]),
         leaf("eval_split", Kind::Number(Range::BETWEEN)).also(&["val_set_size"]),
         leaf("format", Kind::Word(DataFormat::WORDS)).default("auto"),
-        leaf("max_length", Kind::COUNT).default("1024").also(&["max_seq_length", "sequence_len", "cutoff_len"]),
+        leaf("max_length", Kind::Integer { min: 2, max: 1 << 24 }).default("1024").also(&[
+            "max_seq_length",
+            "sequence_len",
+            "cutoff_len",
+        ]),
         leaf("overlong", Kind::Word(Overlong::WORDS)).default("error"),
         leaf("shuffle", Kind::Bool).default("true"),
         leaf("tokenizer", Kind::Text).also(&["tokenizer_name", "tokenizer_path"]),
@@ -223,7 +232,7 @@ static DATA: Section = Section {
 };
 
 static BATCH: Section = Section {
-    keys: &[leaf("sequences", Kind::COUNT).default("16").also(&["batch_size", "size"]), leaf("tokens", Kind::COUNT)],
+    keys: &[up_to("sequences", 1 << 20).default("16").also(&["batch_size", "size"]), up_to("tokens", 1 << 31)],
     one_of: &[&["sequences", "tokens"]],
 };
 
@@ -273,7 +282,7 @@ static SAVE: Section = Section {
     keys: &[
         leaf("every", Kind::COUNT).also(&["save_steps"]),
         leaf("keep", Kind::COUNT).default("2").also(&["save_total_limit"]),
-        leaf("best", Kind::Text).also(&["metric_for_best_model"]),
+        leaf("best", Kind::Word(&["loss"])).also(&["metric_for_best_model"]),
     ],
     one_of: &[],
 };
@@ -281,7 +290,7 @@ static SAVE: Section = Section {
 /// Memory decisions the user takes instead of the planner.
 static PLAN: Section = Section {
     keys: &[
-        leaf("micro_batch_tokens", Kind::COUNT),
+        up_to("micro_batch_tokens", 1 << 24),
         key("recompute", Shape::Counts).also(&["gradient_checkpointing"]),
         leaf("loss_chunks", Kind::COUNT),
     ],

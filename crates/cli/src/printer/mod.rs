@@ -9,6 +9,7 @@ mod steps;
 mod table;
 
 use std::fmt::Display;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 
 pub use format::{bytes, duration};
@@ -41,10 +42,6 @@ impl Printer {
         let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         let terminal = io::stderr().is_terminal();
         Self { quiet, json, terminal, colour: terminal && !dumb && !set("NO_COLOR") }
-    }
-
-    pub fn is_quiet(&self) -> bool {
-        self.quiet
     }
 
     pub fn is_json(&self) -> bool {
@@ -98,9 +95,9 @@ impl Printer {
         Progress::new(*self, what, total)
     }
 
-    /// The aligned lines of a training run of `total` updates, above a bar; see [`StepLog`].
-    pub fn steps(&self, total: u64) -> StepLog {
-        StepLog::new(*self, total)
+    /// The aligned lines of a training run of `total` updates, above a bar and in a file; see [`StepLog`].
+    pub fn steps(&self, total: u64, file: File) -> StepLog {
+        StepLog::new(*self, total, file)
     }
 
     fn line(&self, text: impl Display) {

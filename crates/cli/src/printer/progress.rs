@@ -22,7 +22,7 @@ impl Progress {
     pub(super) fn new(printer: Printer, what: &'static str, total: u64) -> Self {
         let bar = (printer.terminal && !printer.quiet).then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let template = "{prefix} {wide_bar} {pos}/{len} · {elapsed} · {eta} left {msg}";
+            let template = "{prefix} {wide_bar} {pos}/{len} · {elapsed} · {eta} left";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("━╸ "));
             }
@@ -43,13 +43,6 @@ impl Progress {
         }
     }
 
-    /// A few words at the end of the bar.
-    pub fn message(&self, text: impl Into<String>) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(text.into());
-        }
-    }
-
     /// A line above the bar.
     pub fn line(&mut self, text: &str) {
         self.last_line = Instant::now();
@@ -60,8 +53,8 @@ impl Progress {
     }
 
     /// Takes the bar away.
-    pub fn finish(self) {
-        if let Some(bar) = self.bar {
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
     }

@@ -1,6 +1,10 @@
 //! One aligned line per update.
 
+use std::fs::File;
+use std::io::Write;
 use std::time::Duration;
+
+use plimsoll_train::PairMetrics;
 
 use super::{Printer, Progress, bytes, duration};
 
@@ -9,6 +13,7 @@ use super::{Printer, Progress, bytes, duration};
 pub struct StepLine {
     pub step: u64,
     pub loss: f64,
+    pub pairs: Option<PairMetrics>,
     pub lr: f64,
     pub grad_norm: f64,
     pub tokens_per_s: f64,
@@ -22,19 +27,25 @@ pub struct StepLine {
 pub struct EvalLine {
     pub step: u64,
     pub loss: f64,
+    pub pairs: Option<PairMetrics>,
     pub took: Duration,
 }
 
-/// The lines of a run, with a bar below them on a terminal.
+/// The lines of a run, with a bar below them on a terminal. The run's log file gets the same lines, even when quiet.
 pub struct StepLog {
+    printer: Printer,
     progress: Progress,
+    /// `None` once a line could not be written; a run is not given up for its log.
+    file: Option<File>,
     step_width: usize,
     headed: bool,
 }
 
 impl StepLog {
-    pub(super) fn new(printer: Printer, total: u64) -> Self {
+    pub(super) fn new(printer: Printer, total: u64, file: File) -> Self {
         Self {
+            printer,
+            file: Some(file),
             progress: printer.progress("training", total),
             step_width: total.to_string().len().max("step".len()),
             headed: false,
@@ -44,36 +55,60 @@ impl StepLog {
     pub fn step(&mut self, line: &StepLine) {
         if !self.headed {
             self.headed = true;
-            self.progress.line(&head(self.step_width));
+            self.note(&head(self.step_width, line.pairs.is_some()));
         }
-        self.progress.line(&step(line, self.step_width));
+        self.note(&step(line, self.step_width));
         self.progress.advance_to(line.step);
     }
 
     pub fn eval(&mut self, line: &EvalLine) {
-        self.progress.line(&eval(line, self.step_width));
+        self.note(&eval(line, self.step_width));
     }
 
-    /// Any other line, above the bar.
+    /// Any other text, above the bar.
     pub fn note(&mut self, text: &str) {
         self.progress.line(text);
+        self.record(text);
     }
 
-    pub fn finish(self) {
+    /// A result: to stdout.
+    pub fn data(&mut self, text: &str) {
+        self.printer.data(text);
+        self.record(text);
+    }
+
+    /// Only for the file.
+    pub fn record(&mut self, text: &str) {
+        let Some(file) = &mut self.file else { return };
+        if let Err(error) = writeln!(file, "{text}") {
+            self.printer.warning(format!("log.txt ends here: {error}"));
+            self.file = None;
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&mut self) {
         self.progress.finish();
     }
 }
 
-fn head(width: usize) -> String {
+fn head(width: usize, pairs: bool) -> String {
+    let counted = if pairs { format!("  {:>8}  {:>8}", "accuracy", "margin") } else { String::new() };
     format!(
-        "{:>width$}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>11}",
+        "{:>width$}  {:>9}{counted}  {:>9}  {:>9}  {:>9}  {:>9}  {:>11}",
         "step", "loss", "lr", "grad norm", "tokens/s", "ms/step", "memory"
     )
 }
 
+/// The columns of a task with pairs.
+fn counted(pairs: Option<PairMetrics>) -> String {
+    pairs.map_or_else(String::new, |p| format!("  {:>6.1} %  {:>8.4}", 100.0 * p.accuracy, p.margin))
+}
+
 fn step(line: &StepLine, width: usize) -> String {
+    let counted = counted(line.pairs);
     format!(
-        "{:>width$}  {:>9.5}  {:>9.3e}  {:>9.4}  {:>9.0}  {:>9.1}  {:>11}",
+        "{:>width$}  {:>9.5}{counted}  {:>9.3e}  {:>9.4}  {:>9.0}  {:>9.1}  {:>11}",
         line.step,
         line.loss,
         line.lr,
@@ -85,7 +120,8 @@ fn step(line: &StepLine, width: usize) -> String {
 }
 
 fn eval(line: &EvalLine, width: usize) -> String {
-    format!("{:>width$}  {:>9.5}  evaluation, {}", line.step, line.loss, duration(line.took))
+    let counted = counted(line.pairs);
+    format!("{:>width$}  {:>9.5}{counted}  evaluation, {}", line.step, line.loss, duration(line.took))
 }
 
 #[cfg(test)]
@@ -97,19 +133,29 @@ mod tests {
         let update = StepLine {
             step: 12,
             loss: 8.317_766,
+            pairs: None,
             lr: 1e-4,
             grad_norm: 1.25,
             tokens_per_s: 11_930.4,
             step_ms: 171.66,
             used_bytes: 410 << 20,
         };
-        let evaluation = EvalLine { step: 12, loss: 7.5, took: Duration::from_millis(1500) };
-        let lines = [head(4), step(&update, 4), eval(&evaluation, 4)].join("\n");
+        let evaluation = EvalLine { step: 12, loss: 7.5, pairs: None, took: Duration::from_millis(1500) };
+        let lines = [head(4, false), step(&update, 4), eval(&evaluation, 4)].join("\n");
         assert_eq!(
             lines,
             "step       loss         lr  grad norm   tokens/s    ms/step       memory\n\
              \x20 12    8.31777   1.000e-4     1.2500      11930      171.7    410.0 MiB\n\
              \x20 12    7.50000  evaluation, 1.5 s"
+        );
+        let pairs = Some(PairMetrics { accuracy: 0.6845, margin: -0.25 });
+        let (update, evaluation) = (StepLine { pairs, ..update }, EvalLine { pairs, ..evaluation });
+        let lines = [head(4, true), step(&update, 4), eval(&evaluation, 4)].join("\n");
+        assert_eq!(
+            lines,
+            "step       loss  accuracy    margin         lr  grad norm   tokens/s    ms/step       memory\n\
+             \x20 12    8.31777    68.5 %   -0.2500   1.000e-4     1.2500      11930      171.7    410.0 MiB\n\
+             \x20 12    7.50000    68.5 %   -0.2500  evaluation, 1.5 s"
         );
     }
 }

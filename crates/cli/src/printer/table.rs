@@ -36,10 +36,6 @@ impl Table {
         self.rows.push(cells);
         self
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
 }
 
 /// The whole table, without a line break at the end.

@@ -13,6 +13,7 @@ mod loss;
 mod norm;
 mod optimizer;
 mod rope;
+mod score;
 
 use plimsoll_graph::Op;
 use plimsoll_graph::ops::InnerDropout;
@@ -68,6 +69,7 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::EmbedGrad(_) => vec![embedding::embed_grad(inputs)],
         Op::VocabLoss(op) => loss::vocab_loss(op, inputs),
         Op::LastLogits(op) => vec![loss::last_logits(op, inputs)],
+        Op::PairLoss(op) => score::pair_loss(op, inputs),
         Op::Add(_) => vec![elementwise::add(inputs)],
         Op::Dropout(op) => vec![elementwise::dropout(op, inputs, masks)],
         Op::GlobalNorm(op) => vec![optimizer::global_norm(op, inputs)],

@@ -10,9 +10,9 @@ const DIM: usize = 8;
 const FFN: usize = 6;
 const HEADS: Heads = Heads { query: 4, kv: 2, head_dim: 4 };
 const ROWS: usize = 12;
-const LENGTHS: [usize; 3] = [5, 1, 3];
+const LENGTHS: [usize; 4] = [5, 1, 2, 1];
 /// How full the micro-batch is.
-pub const ACTIVE: Active = Active { tokens: 9, sequences: 3 };
+pub const ACTIVE: Active = Active { tokens: 9, sequences: 4 };
 
 /// A forward graph and what its slots hold.
 pub struct Model {
@@ -86,6 +86,8 @@ pub struct Options {
     pub tied: bool,
     pub softcap: Option<f32>,
     pub lora: Option<Lora>,
+    /// A score for each sequence instead of a distribution over words.
+    pub score: bool,
 }
 
 pub const PLAIN: Options = Options {
@@ -101,6 +103,7 @@ pub const PLAIN: Options = Options {
     tied: false,
     softcap: None,
     lora: None,
+    score: false,
 };
 
 /// What every layer reads beside its weights.
@@ -117,13 +120,13 @@ pub fn decoder(options: Options, seed: u64) -> Model {
     let mut m = Model::new(seed);
     let tokens = m.random.token_ints(ROWS, VOCAB);
     let tokens = m.slot("tokens", Role::Input, tokens);
-    let positions = Tensor::token_ints(vec![0, 1, 2, 3, 4, 0, 0, 1, 2, 0, 0, 0]);
+    let positions = Tensor::token_ints(vec![0, 1, 2, 3, 4, 0, 0, 1, 0, 0, 0, 0]);
     let table = m.random.fixed(&[5, HEADS.head_dim]);
     let row_ids = Tensor::row_ids((0..ROWS as u32).map(|i| 100 + 7 * i).collect());
     let inputs = Inputs {
         positions: m.slot("positions", Role::Input, positions),
         table: m.slot("rope", Role::Input, table),
-        boundaries: m.slot("boundaries", Role::Input, Tensor::boundaries(&LENGTHS, 4)),
+        boundaries: m.slot("boundaries", Role::Input, Tensor::boundaries(&LENGTHS, 5)),
         row_ids: m.slot("row_ids", Role::Input, row_ids),
         key: m.slot("key", Role::Input, Tensor::rng_key([3, 1, 4, 1])),
     };
@@ -138,10 +141,17 @@ pub fn decoder(options: Options, seed: u64) -> Model {
     let weight = m.parameter("final_norm", &[DIM]);
     let norm = RmsNorm { eps: 1e-3, weight: true, residual: false };
     let [hidden, _rstd] = m.apply_all(norm, &[x, weight]);
-    let head = if options.tied { embedding } else { m.parameter("head", &[VOCAB, DIM]) };
-    let targets = m.slot("targets", Role::Input, Tensor::token_ints(vec![4, -100, 0, 12, 7, 7, -100, 3, 1, 5, 5, 5]));
     let scale = m.slot("scale", Role::Input, Tensor::fixed(&[1], vec![1.0 / 7.0]));
     let loss = m.slot("loss", Role::Loss, Tensor::new(&[1], Extent::Fixed, Data::F64(vec![0.0])));
+    if options.score {
+        let score = m.parameter("score", &[1, DIM]);
+        let zeros = Tensor::new(&[PAIR_STATS], Extent::Fixed, Data::F64(vec![0.0; PAIR_STATS]));
+        let stats = m.slot("stats", Role::Loss, zeros);
+        m.apply_all::<2>(PairLoss { grad: None }, &[hidden, score, inputs.boundaries, scale, loss, stats]);
+        return m;
+    }
+    let head = if options.tied { embedding } else { m.parameter("head", &[VOCAB, DIM]) };
+    let targets = m.slot("targets", Role::Input, Tensor::token_ints(vec![4, -100, 0, 12, 7, 7, -100, 3, 1, 5, 5, 5]));
     let op = VocabLoss { softcap: options.softcap, chunks: 2, grad: None };
     m.apply(op, &[hidden, head, targets, scale, loss]);
     m

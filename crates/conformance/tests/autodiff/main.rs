@@ -119,6 +119,7 @@ fn every_parameter_of_a_decoder() {
         ("GeGLU, soft cap", Options { activation: Activation::Gelu, softcap: Some(1.5), ..PLAIN }),
         ("plain MLP, tied", Options { gated: false, activation: Activation::GeluTanh, tied: true, ..PLAIN }),
         ("dropout", Options { embed_dropout: true, fused_residual: true, ..PLAIN }),
+        ("score head", Options { layers: 2, score: true, ..PLAIN }),
     ];
     for (seed, (name, options)) in cases.into_iter().enumerate() {
         let model = decoder(options, 200 + seed as u64);
@@ -157,6 +158,10 @@ fn some_parameters_alone() {
     for names in sets {
         let trainable: Vec<ValueId> = names.iter().map(|n| model.named(n)).collect();
         check(&format!("only {names:?}"), &model, &trainable);
+    }
+    let model = decoder(Options { score: true, ..PLAIN }, 402);
+    for name in ["score", "final_norm"] {
+        check(&format!("score head, only {name}"), &model, &[model.named(name)]);
     }
 }
 

@@ -34,7 +34,7 @@ impl JsonlRows {
             return Err(DataError::NotUtf8 { at });
         };
         // Editors on Windows put a byte-order mark before the first line.
-        let text = text.trim_start_matches('\u{feff}');
+        let text = text.trim_start_matches('\u{feff}').trim_end();
         match serde_json::from_str(text) {
             Ok(Value::Object(columns)) => Ok(Row { at, columns }),
             Ok(other) => Err(DataError::NotAnObject { at, found: kind(&other) }),

@@ -3,5 +3,6 @@
 mod fixtures;
 mod lengths;
 mod masks;
+mod pairs;
 mod reading;
 mod tokenizers;

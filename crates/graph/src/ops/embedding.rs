@@ -1,7 +1,7 @@
 //! Looking tokens up in a table, and summing gradients back into it.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, same_as, token_rows};
-use crate::{Backward, Cost, DType, GraphError, Node, Value};
+use crate::{Backward, Cost, DType, GraphError, Node, Target, Value};
 
 /// Inputs `table [V, D], tokens [N]`; output `[N, D]` in the given type.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,5 +54,10 @@ impl OpRule for EmbedGrad {
 
     fn cost(&self, io: &Io) -> Cost {
         Cost::vector(io.inputs[0].shape.elements() as f64, 3.0 * io.inputs[0].bytes() as f64)
+    }
+
+    /// Where words are summed in parallel: the tokens in order of their words, and the rows they stand in.
+    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
+        if target.partial_rows > 0 { 2 * io.inputs[1].shape.rows() * 4 } else { 0 }
     }
 }

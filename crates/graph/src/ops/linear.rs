@@ -223,4 +223,9 @@ impl OpRule for BiasGrad {
     fn cost(&self, io: &Io) -> Cost {
         Cost::vector(io.inputs[0].shape.elements() as f64, io.bytes())
     }
+
+    /// Partial sums of devices that add shares of the rows side by side.
+    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
+        target.partial_rows * io.inputs[1].shape.elements() * 4
+    }
 }

@@ -9,6 +9,7 @@ mod loss;
 mod norm;
 mod optimizer;
 mod rope;
+mod score;
 
 pub use activation::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
 pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, QUERY_TILE};
@@ -19,3 +20,4 @@ pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad};
 pub use optimizer::{AdamW, GlobalNorm, HYPER_LEN, Sgd};
 pub use rope::Rope;
+pub use score::{PAIR_STATS, PairLoss};

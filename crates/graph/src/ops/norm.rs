@@ -139,9 +139,9 @@ impl OpRule for RmsNormGrad {
         Cost::vector(10.0 * io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
-    /// Partial sums of the weight's gradient, one row per worker's share of the tokens.
+    /// Partial sums of the weight's gradient, one row per share of the tokens.
     fn workspace_bytes(&self, io: &Io, target: &crate::Target) -> usize {
-        if self.weight_grad { target.workers * io.inputs[0].shape.cols() * 4 } else { 0 }
+        if self.weight_grad { target.sum_parts() * io.inputs[0].shape.cols() * 4 } else { 0 }
     }
 }
 
@@ -232,6 +232,6 @@ impl OpRule for HeadNormGrad {
     }
 
     fn workspace_bytes(&self, _io: &Io, target: &crate::Target) -> usize {
-        if self.weight_grad { target.workers * 2 * self.heads.head_dim * 4 } else { 0 }
+        if self.weight_grad { target.sum_parts() * 2 * self.heads.head_dim * 4 } else { 0 }
     }
 }

@@ -37,7 +37,7 @@ impl OpRule for GlobalNorm {
     }
 }
 
-/// `hyper` holds `lr, 1 - β1^t, 1 - β2^t, 0`, the powers taken in double precision.
+/// `hyper` holds `lr, 1 - β1^t, 1 - β2^t, t`, the powers taken in double precision; `t` is the update.
 pub const HYPER_LEN: usize = 4;
 
 /// Decoupled weight decay. `1 - β` is taken from the decimal as written (0.999, not its float32 neighbour),

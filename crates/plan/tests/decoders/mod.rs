@@ -1,7 +1,7 @@
 //! Small decoders with everything the large ones have.
 
 use plimsoll_graph::{BatchShape, DType, Program};
-use plimsoll_models::{DecoderConfig, Lora, OptimizerKind, Recipe, Targets, build};
+use plimsoll_models::{DecoderConfig, Head, Lora, OptimizerKind, Recipe, Targets, build};
 
 pub const LAYERS: usize = 4;
 
@@ -20,6 +20,7 @@ pub fn config(model_type: &str, head_dim: usize) -> DecoderConfig {
 
 pub fn full() -> Recipe {
     Recipe {
+        head: Head::Vocabulary,
         lora: None,
         freeze: Vec::new(),
         optimizer: OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },

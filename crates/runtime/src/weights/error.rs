@@ -8,27 +8,48 @@ use crate::RuntimeError;
 /// What can be wrong with a model's files.
 #[derive(Debug, Error)]
 pub enum WeightError {
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("no weights in {}: expected model.safetensors or model.safetensors.index.json", path.display())]
-    Missing { path: PathBuf },
-    #[error("{}: not a safetensors file: {reason}", path.display())]
+    #[error("cannot read {}: {source}\nhint: check the file and its permissions", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(
+        "no weights in {}: it has neither {stem}.safetensors nor {stem}.safetensors.index.json\nhint: download the weights into the folder",
+        path.display()
+    )]
+    Missing { path: PathBuf, stem: String },
+    #[error("{}: not a safetensors file: {reason}\nhint: download or copy it again", path.display())]
     Format { path: PathBuf, reason: String },
-    #[error("{} is truncated: its header promises {expected_bytes} bytes, the file has {found_bytes}; download or copy it again", path.display())]
+    #[error(
+        "{} is truncated: its header promises {expected_bytes} bytes, the file has {found_bytes}\nhint: download or copy it again",
+        path.display()
+    )]
     Truncated { path: PathBuf, expected_bytes: u64, found_bytes: u64 },
-    #[error("{} has no tensor `{name}`", path.display())]
+    #[error(
+        "the weights in {} have no tensor `{name}`\nhint: config.json and the weights must belong to one model; download both again",
+        path.display()
+    )]
     NoTensor { path: PathBuf, name: String },
-    #[error("{}: `{name}` has shape {found:?}, the model's configuration asks for {expected:?}", path.display())]
+    #[error(
+        "{}: `{name}` has shape {found:?}, the model's configuration asks for {expected:?}\nhint: config.json and the weights must belong to one model; download both again",
+        path.display()
+    )]
     Shape { path: PathBuf, name: String, expected: Vec<usize>, found: Vec<usize> },
-    #[error("{}: `{name}` is stored as {dtype}, which cannot be read; convert it to F32, F16 or BF16", path.display())]
+    #[error(
+        "{}: `{name}` is stored as {dtype}, which cannot be read\nhint: convert it to F32, F16 or BF16",
+        path.display()
+    )]
     DType { path: PathBuf, name: String, dtype: String },
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }
 
 impl WeightError {
-    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
-        WeightError::Io { path: path.to_owned(), source }
+    pub(crate) fn read(path: &Path, source: io::Error) -> Self {
+        WeightError::Read { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn write(path: &Path, source: io::Error) -> Self {
+        WeightError::Write { path: path.to_owned(), source }
     }
 
     pub(crate) fn format(path: &Path, reason: impl ToString) -> Self {

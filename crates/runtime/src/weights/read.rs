@@ -47,7 +47,7 @@ impl Checkpoint {
                 checkpoint.add_file(&folder.join(shard))?;
             }
         } else {
-            return Err(WeightError::Missing { path: folder.to_owned() });
+            return Err(WeightError::Missing { path: folder.to_owned(), stem: stem.to_owned() });
         }
         Ok(checkpoint)
     }
@@ -61,7 +61,7 @@ impl Checkpoint {
     }
 
     fn add_file(&mut self, path: &Path) -> Result<(), WeightError> {
-        let file = File::open(path).map_err(|e| WeightError::io(path, e))?;
+        let file = File::open(path).map_err(|e| WeightError::read(path, e))?;
         let (header_bytes, metadata) = header(path, &file)?;
         let index = self.files.len();
         for (name, info) in metadata.tensors() {
@@ -115,7 +115,7 @@ impl Checkpoint {
             (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16)
         );
         if direct && let Some(place) = backend.host_bytes(region) {
-            return file.read_exact_at(place, info.offset).map_err(|e| WeightError::io(path, e));
+            return file.read_exact_at(place, info.offset).map_err(|e| WeightError::read(path, e));
         }
         let stored = info.dtype.bitsize() / 8;
         let per_piece = PIECE_BYTES / 8;
@@ -125,7 +125,7 @@ impl Checkpoint {
         while done < shape.elements() {
             let count = per_piece.min(shape.elements() - done);
             let raw = &mut raw[..count * stored];
-            file.read_exact_at(raw, info.offset + (done * stored) as u64).map_err(|e| WeightError::io(path, e))?;
+            file.read_exact_at(raw, info.offset + (done * stored) as u64).map_err(|e| WeightError::read(path, e))?;
             converted.clear();
             convert(raw, info.dtype, dtype, &mut converted);
             let offset = region.offset + done * dtype.bytes();
@@ -152,12 +152,12 @@ fn convert(raw: &[u8], from: Dtype, to: DType, out: &mut Vec<u8>) {
 
 /// Bytes before the data, and what the header says; the file must be as long as it promises.
 fn header(path: &Path, file: &File) -> Result<(u64, Metadata), WeightError> {
-    let found_bytes = file.metadata().map_err(|e| WeightError::io(path, e))?.len();
+    let found_bytes = file.metadata().map_err(|e| WeightError::read(path, e))?.len();
     let mut length = [0; 8];
     if found_bytes < 8 {
         return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes: 8, found_bytes });
     }
-    file.read_exact_at(&mut length, 0).map_err(|e| WeightError::io(path, e))?;
+    file.read_exact_at(&mut length, 0).map_err(|e| WeightError::read(path, e))?;
     let header_bytes = u64::from_le_bytes(length);
     if header_bytes > HEADER_BYTES_MAX {
         return Err(WeightError::format(path, format!("a header of {header_bytes} bytes")));
@@ -166,7 +166,7 @@ fn header(path: &Path, file: &File) -> Result<(u64, Metadata), WeightError> {
         return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes: 8 + header_bytes, found_bytes });
     }
     let mut buffer = vec![0; header_bytes as usize];
-    file.read_exact_at(&mut buffer, 8).map_err(|e| WeightError::io(path, e))?;
+    file.read_exact_at(&mut buffer, 8).map_err(|e| WeightError::read(path, e))?;
     // Checks that the tensors lie one behind another and that shapes and sizes agree.
     let metadata: Metadata = serde_json::from_slice(&buffer).map_err(|e| WeightError::format(path, e))?;
     let expected_bytes = 8 + header_bytes + metadata.data_len() as u64;
@@ -178,7 +178,7 @@ fn header(path: &Path, file: &File) -> Result<(u64, Metadata), WeightError> {
 
 /// File names in an index, each once. They must lie in the folder itself.
 fn shards(index: &Path) -> Result<Vec<String>, WeightError> {
-    let text = std::fs::read_to_string(index).map_err(|e| WeightError::io(index, e))?;
+    let text = std::fs::read_to_string(index).map_err(|e| WeightError::read(index, e))?;
     let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| WeightError::format(index, e))?;
     let map = json["weight_map"].as_object().ok_or_else(|| WeightError::format(index, "`weight_map` is missing"))?;
     let mut shards: Vec<String> = Vec::new();

@@ -24,7 +24,7 @@ pub struct OutTensor {
 pub fn write_safetensors(path: &Path, tensors: &[OutTensor], backend: &dyn Backend) -> Result<(), WeightError> {
     let partial = path.with_extension("safetensors.partial");
     let result = write_all(&partial, tensors, backend)
-        .and_then(|()| std::fs::rename(&partial, path).map_err(|e| WeightError::io(path, e)));
+        .and_then(|()| std::fs::rename(&partial, path).map_err(|e| WeightError::write(path, e)));
     if result.is_err() {
         // Leave nothing half-written behind; the first error is the one to report.
         let _ = std::fs::remove_file(&partial);
@@ -33,7 +33,7 @@ pub fn write_safetensors(path: &Path, tensors: &[OutTensor], backend: &dyn Backe
 }
 
 fn write_all(path: &Path, tensors: &[OutTensor], backend: &dyn Backend) -> Result<(), WeightError> {
-    let io = |e| WeightError::io(path, e);
+    let io = |e| WeightError::write(path, e);
     let file = File::create(path).map_err(io)?;
     let mut out = BufWriter::new(&file);
     let header = header(tensors);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_cpu::CpuBackend;
 use plimsoll_graph::DType;
-use plimsoll_models::{Lora, OptimizerKind, Recipe};
+use plimsoll_models::{Head, Lora, OptimizerKind, Recipe};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins};
 use plimsoll_train::{Model, Prepared, Session, Spec, prepare};
 use serde_json::Value as Json;
@@ -30,6 +30,7 @@ pub fn tensors(path: &Path) -> HashMap<String, Vec<f32>> {
 
 pub fn recipe(lora: Option<Lora>) -> Recipe {
     Recipe {
+        head: Head::Vocabulary,
         lora,
         freeze: Vec::new(),
         optimizer: OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },

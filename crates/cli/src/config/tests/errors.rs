@@ -55,7 +55,7 @@ fn wrong_types() {
     check(
         "model: tiny\ndata: train.jsonl\n",
         "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, max_length, \
-         overlong, shuffle, not `train.jsonl`",
+         overlong, shuffle, tokenizer, not `train.jsonl`",
     );
     check(
         "model: tiny\ndata: {shuffle: yes}\n",
@@ -99,7 +99,7 @@ fn wrong_types() {
 fn values_out_of_range() {
     check(
         "model: tiny\nbatch: {sequences: 0}\n",
-        "error: run.yaml:2:20: `batch.sequences` must be a whole number of at least 1, not `0`",
+        "error: run.yaml:2:20: `batch.sequences` must be a whole number from 1 to 1048576, not `0`",
     );
     check(
         "model: tiny\noptimizer: {betas: [0.9, 1.0]}\n",
@@ -170,7 +170,7 @@ fn what_is_missing() {
     check(
         "model: {family: llama, hidden_size: 64}\n",
         "error: run.yaml:1:8: `model.num_hidden_layers` is missing\n\
-         hint: it must be a whole number of at least 1",
+         hint: it must be a whole number from 1 to 4096",
     );
 }
 

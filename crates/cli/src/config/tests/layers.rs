@@ -31,7 +31,6 @@ fn precedence_is_flag_environment_file_default() {
     check("optimizer.eps", Origin::File { name, line: 2, column: 28 });
     check("optimizer.name", Origin::Default);
     assert_eq!(resolved.origin("eval.every"), None);
-    assert!(resolved.is_set("seed") && !resolved.is_set("optimizer.name"));
 }
 
 #[test]

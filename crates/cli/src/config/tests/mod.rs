@@ -5,6 +5,8 @@ mod layers;
 mod rendered;
 mod typed;
 
+use super::origin::Origin;
+use super::size::Extent;
 use super::*;
 use crate::error::Failure;
 

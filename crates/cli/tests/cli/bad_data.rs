@@ -1,0 +1,139 @@
+//! Data that cannot be trained on: exit code 4, with the file and the row.
+
+use crate::support::{Refusal, World, refused, rows};
+
+const ARGS: [&str; 4] = ["train", "run.yaml", "--out", "out"];
+
+/// The training file holds `text`.
+#[track_caller]
+fn check(text: &str, expected: &str) {
+    refused(|world| world.write("train.jsonl", text), &Refusal { args: &ARGS, code: 4, expected });
+}
+
+/// Three good lines before a bad one.
+fn fourth(line: &str) -> String {
+    let good: String = rows().lines().take(3).map(|line| format!("{line}\n")).collect();
+    format!("{good}{line}\n")
+}
+
+#[test]
+fn missing_file() {
+    refused(
+        |world| std::fs::remove_file(world.path("train.jsonl")).unwrap(),
+        &Refusal {
+            args: &ARGS,
+            code: 4,
+            expected: "error: cannot read train.jsonl: No such file or directory (os error 2)\n\
+                hint: check the path under `data:`\n",
+        },
+    );
+}
+
+#[test]
+fn no_file_named() {
+    refused(
+        |world| world.write("run.yaml", "model: model\n"),
+        &Refusal {
+            args: &ARGS,
+            code: 2,
+            expected: "error: `data.train` is missing: name the file or files to train on\n\
+                hint: data: {train: train.jsonl}\n",
+        },
+    );
+}
+
+#[test]
+fn unknown_kind_of_file() {
+    refused(
+        |world| {
+            world.write("train.csv", "prompt,response\n");
+            world.edit("run.yaml", "train.jsonl", "train.csv");
+        },
+        &Refusal {
+            args: &ARGS,
+            code: 4,
+            expected: "error: train.csv: the extension does not say what the file holds\n\
+                hint: name it .jsonl (one JSON object per line) or .parquet\n",
+        },
+    );
+}
+
+#[test]
+fn no_rows() {
+    for text in ["", "\n\n"] {
+        check(text, "error: no rows in train.jsonl\nhint: a dataset needs at least one row\n");
+    }
+}
+
+#[test]
+fn row_without_a_known_column() {
+    check(
+        "{\"a\": 1}\n",
+        "error: train.jsonl, row 1: no column for training text; the row has `a`\n\
+         hint: accepted are `text`; `prompt` with `response`; `instruction` (and `input`) with `output`; \
+         `question` with `answer`; `messages` (a list of {role, content})\n",
+    );
+    check(
+        &fourth("{\"prompt\": \"x\"}"),
+        "error: train.jsonl, row 4: no column for format `prompt-response`; the row has `prompt`\n\
+         hint: accepted are `prompt` with `response`, `instruction` (and `input`) with `output`, \
+         `question` with `answer`\n",
+    );
+}
+
+#[test]
+fn line_that_is_not_json() {
+    check(
+        &fourth("{\"prompt\": \"x\""),
+        "error: train.jsonl, row 4: not valid JSON: EOF while parsing an object (column 14)\n\
+         hint: each line must hold one complete JSON object\n",
+    );
+    check(
+        &fourth("[1, 2]"),
+        "error: train.jsonl, row 4: expected a JSON object, found a list\n\
+         hint: write each line as {\"text\": …} or another accepted shape\n",
+    );
+}
+
+#[test]
+fn sequence_longer_than_max_length() {
+    let long = "x".repeat(40);
+    check(
+        &fourth(&format!("{{\"prompt\": \"{long}\", \"response\": \"1\"}}")),
+        "error: train.jsonl, row 4: 44 tokens, more than max_length = 32\n\
+         hint: raise data.max_length, or set data.overlong to `truncate` or `skip`\n",
+    );
+    // And the hint helps.
+    let world = World::new();
+    world.write("train.jsonl", fourth(&format!("{{\"prompt\": \"{long}\", \"response\": \"1\"}}")));
+    for way in ["truncate", "skip"] {
+        let setting = format!("data.overlong={way}");
+        world.run(&["train", "run.yaml", "--quiet", "--out", way, "--set", &setting]).ok();
+    }
+}
+
+#[test]
+fn tokenizer_missing() {
+    refused(
+        |world| std::fs::remove_file(world.path("model/tokenizer.json")).unwrap(),
+        &Refusal {
+            args: &ARGS,
+            code: 4,
+            expected: "error: model/tokenizer.json is missing\n\
+                hint: the model's folder must hold the tokenizer; download it together with the weights\n",
+        },
+    );
+}
+
+#[test]
+fn tokenizer_larger_than_the_vocabulary() {
+    refused(
+        |world| world.edit("model/config.json", "\"vocab_size\": 260", "\"vocab_size\": 200"),
+        &Refusal {
+            args: &ARGS,
+            code: 4,
+            expected: "error: the tokenizer has 260 tokens, the model's vocabulary only 200\n\
+                hint: use the tokenizer that came with the model, or set data.tokenizer to its folder\n",
+        },
+    );
+}

@@ -1,0 +1,195 @@
+//! Runs that make no sense or that this version cannot do: exit code 2, with the place and what is allowed.
+
+use crate::support::{Refusal, SHAPE, World, refused, refused_in, refused_set};
+
+#[test]
+fn what_this_version_cannot_do() {
+    let world = World::new();
+    let check = |setting: &str, supported: &str| {
+        let (key, value) = setting.split_once('=').unwrap();
+        let expected = format!(
+            "error: --set {key}: `{key}` is `{value}`, which this version does not support yet\n\
+             hint: supported now: {supported}\n"
+        );
+        refused_set(&world, setting, 2, &expected);
+    };
+    check("optimizer.name=muon", "adamw, sgd");
+    check("optimizer.name=adafactor", "adamw, sgd");
+    check("optimizer.state=int8", "fp32");
+    check("precision=bf16", "fp32 on the CPU");
+    check("base=nf4", "auto, fp32");
+    for task in ["seq2seq", "ranking"] {
+        let said = world.run(&["train", "run.yaml", "--set", &format!("task={task}")]);
+        assert_eq!(said.code, Some(2));
+        let expected = format!("error: --set task: `task` is `{task}`, which this version does not support yet\n");
+        assert!(said.stderr.starts_with(&expected), "{}", said.stderr);
+    }
+}
+
+#[test]
+fn unknown_model() {
+    let presets = "hint: presets are mistral-7b, llama-3.1-8b, llama-3.2-1b, llama-3.2-3b, qwen2.5-0.5b, \
+        qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-4b, qwen3-8b, tinyllama-1.1b, smollm2-135m, smollm2-360m\n";
+    let expected = format!("error: run.yaml:1:8: model `mistral-8b` is neither a folder here nor a preset\n{presets}");
+    let world = World::bare("model: mistral-8b\n");
+    for command in ["plan", "bench", "train"] {
+        refused_in(&world, &Refusal { args: &[command, "run.yaml"], code: 2, expected: &expected });
+    }
+}
+
+#[test]
+fn preset_without_weights() {
+    let expected = "error: run.yaml:1:8: the preset `smollm2-135m` has a shape but no weights\n\
+        hint: give the folder of a downloaded model, or train from random weights with init: random\n";
+    let args = ["train", "run.yaml", "--out", "out"];
+    refused(
+        |world| world.edit("run.yaml", "model: model", "model: smollm2-135m"),
+        &Refusal { args: &args, code: 2, expected },
+    );
+}
+
+#[test]
+fn shape_that_cannot_be_built() {
+    let world = World::bare(SHAPE);
+    let check = |setting: &str, reason: &str| {
+        let said = world.run(&["plan", "run.yaml", "--set", setting]);
+        assert_eq!(said.code, Some(2), "{}", said.stderr);
+        assert!(said.stderr.starts_with("error: run.yaml:1:8: the model cannot be built: "), "{}", said.stderr);
+        assert!(said.stderr.contains(reason), "{}", said.stderr);
+    };
+    check("model.family=gpt2", "model type `gpt2` is not supported; supported are llama, mistral, qwen2 and qwen3");
+    check("model.num_key_value_heads=3", "4 attention heads cannot share 3 key-value heads evenly");
+    check("model.hidden_act=quack", "`hidden_act: quack` is not supported; use silu, gelu or gelu_pytorch_tanh");
+}
+
+#[test]
+fn numbers_beyond_all_measure() {
+    let world = World::bare(SHAPE);
+    let check = |setting: &str, range: &str| {
+        let (key, value) = setting.split_once('=').unwrap();
+        let expected = format!("error: --set {key}: `{key}` must be a whole number from {range}, not `{value}`\n");
+        refused_in(&world, &Refusal { args: &["plan", "run.yaml", "--set", setting], code: 2, expected: &expected });
+    };
+    check("data.max_length=1", "2 to 16777216");
+    check("data.max_length=10000000000000000", "2 to 16777216");
+    check("model.vocab_size=100000000000", "1 to 16777216");
+    check("model.num_hidden_layers=1000000", "1 to 4096");
+    check("method.lora.r=10000000000", "1 to 65536");
+    check("batch.sequences=100000000000", "1 to 1048576");
+}
+
+#[test]
+fn methods_that_touch_nothing() {
+    let world = World::new();
+    refused_set(
+        &world,
+        "method={freeze: [\"nothing*\"]}",
+        2,
+        "error: --set method: freeze pattern `nothing*` matches no parameter; \
+         patterns are Hugging Face names with `*`, such as `model.embed_tokens*`\n",
+    );
+    refused_set(
+        &world,
+        "method={freeze: [\"*\"]}",
+        2,
+        "error: nothing is left to train: the freeze patterns cover every parameter\n",
+    );
+    refused_set(
+        &world,
+        "method={lora: {targets: [c_attn]}}",
+        2,
+        "error: --set method: adapter target `c_attn` names no linear layer of this model; \
+         it has q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj\n",
+    );
+}
+
+#[test]
+fn batch_that_is_not_whole_sequences() {
+    refused_set(
+        &World::new(),
+        "batch.tokens=100",
+        2,
+        "error: --set batch.tokens: a batch of 100 tokens is not a whole number of sequences of 32 tokens\n\
+         hint: set batch.tokens to 96 or 128, or change data.max_length\n",
+    );
+}
+
+#[test]
+fn pins_out_of_range() {
+    let world = World::new();
+    refused_set(
+        &world,
+        "plan.micro_batch_tokens=10",
+        2,
+        "error: --set plan.micro_batch_tokens: `plan.micro_batch_tokens` is 10, \
+         but one sequence may have 32 tokens (data.max_length)\n",
+    );
+    refused_set(
+        &world,
+        "plan.loss_chunks=1000",
+        2,
+        "error: --set plan.loss_chunks: `plan.loss_chunks` is 1000, but a micro-batch of 64 tokens has 1 to 64 chunks\n",
+    );
+    refused_set(
+        &world,
+        "plan.recompute={gate_up: 9}",
+        2,
+        "error: --set plan.recompute: `plan.recompute.gate_up: 9`: the model has 2 such layers\n",
+    );
+    refused_set(
+        &world,
+        "plan.recompute={foo: 1}",
+        2,
+        "error: --set plan.recompute: `plan.recompute.foo`: nothing of that name is kept; \
+         it can be attn_norm, attn_out, embedded, gate_up, mlp_act, mlp_norm, residual_mid, rotated\n",
+    );
+}
+
+#[test]
+fn unknown_device() {
+    let world = World::new();
+    for device in ["RTX 4090", "cuda:0", "RTX 9999"] {
+        let expected = format!(
+            "error: --device: device `{device}` cannot run anything here: this version computes on the CPU\n\
+             hint: use --device cpu; `plimsoll plan` plans for any card in its table\n"
+        );
+        let args = ["train", "run.yaml", "--out", "out", "--device", device];
+        refused_in(&world, &Refusal { args: &args, code: 2, expected: &expected });
+    }
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 9999"]);
+    assert_eq!(said.code, Some(2));
+    let expected = "error: --device: device `RTX 9999` is not in the table\nhint: known are RTX 3060 12GB, RTX 3090, ";
+    assert!(said.stderr.starts_with(expected), "{}", said.stderr);
+}
+
+#[test]
+fn budget_that_is_far_too_small() {
+    let world = World::new();
+    let said = world.run(&["train", "run.yaml", "--out", "out", "--host", "1MiB"]);
+    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    assert!(said.stderr.starts_with("error: does not fit: the smallest plan needs "), "{}", said.stderr);
+    assert!(
+        said.stderr.contains(" of host memory, the budget is 1.0 MiB\nhint: the smallest budget that works is --host ")
+    );
+    assert!(!world.path("out").exists());
+}
+
+#[test]
+fn out_that_is_taken() {
+    let world = World::new();
+    world.write("taken/metrics.jsonl", "{}\n");
+    let args = |out| ["train", "run.yaml", "--out", out];
+    let expected = "error: --out: taken already holds a run\nhint: choose another folder with --out\n";
+    refused_in(&world, &Refusal { args: &args("taken"), code: 2, expected });
+    assert_eq!(world.names("taken"), ["metrics.jsonl"]);
+    let expected = "error: --out: train.jsonl is not a folder\nhint: choose another folder with --out\n";
+    refused_in(&world, &Refusal { args: &args("train.jsonl"), code: 2, expected });
+}
+
+#[test]
+fn best_checkpoint_without_held_out_data() {
+    let expected = "error: --set save.best: `save.best` compares held-out losses, but the run has no held-out data\n\
+        hint: set data.eval or data.eval_split, or leave save.best out\n";
+    let args = ["train", "run.yaml", "--out", "out", "--set", "save.best=loss"];
+    refused(|world| world.edit("run.yaml", "eval: train.jsonl, ", ""), &Refusal { args: &args, code: 2, expected });
+}

@@ -1,0 +1,34 @@
+//! A disk that refuses: exit code 1, with the file, and nothing half-written.
+
+use std::process::Command;
+
+use crate::support::{Said, World, isolate};
+
+#[test]
+fn out_that_cannot_be_made() {
+    let world = World::new();
+    // Nobody, not even root, makes a folder inside a file.
+    let said = world.run(&["train", "run.yaml", "--quiet", "--out", "train.jsonl/out"]);
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    assert_eq!(
+        said.stderr,
+        "error: cannot write train.jsonl/out: Not a directory (os error 20)\n\
+         hint: choose a folder that can be written with --out\n"
+    );
+}
+
+/// Files may not grow beyond 64 KiB here: the weights do not fit, as on a full disk.
+#[test]
+fn disk_that_fills_up_while_saving() {
+    let world = World::new();
+    let mut command = Command::new("sh");
+    isolate(&mut command, &world.path("."));
+    let script = "trap '' XFSZ; ulimit -f 128; exec \"$0\" train run.yaml --quiet --out out";
+    let said: Said = command.args(["-c", script, env!("CARGO_BIN_EXE_plimsoll")]).output().unwrap().into();
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    let expected = "error: cannot write out/final.partial/model.safetensors.partial: File too large (os error 27)\n\
+        hint: free some space, or choose a folder on another disk with --out\n";
+    assert_eq!(said.stderr, expected);
+    assert_eq!(world.names("out"), ["log.txt", "metrics.jsonl", "plan.json", "run.yaml"], "no half-written folder");
+    assert!(world.text("out/log.txt").ends_with(expected), "the log says why the run ended");
+}

@@ -1,0 +1,14 @@
+//! The program as its users and their scripts meet it: exit codes, messages, files.
+
+mod bad_data;
+mod bad_model;
+mod bad_run;
+mod bench;
+mod disk;
+mod plan;
+mod reward;
+mod run_folder;
+mod signals;
+mod support;
+mod train;
+mod usage;

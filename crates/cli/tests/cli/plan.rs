@@ -1,0 +1,131 @@
+//! `plimsoll plan`.
+
+use serde_json::Value as Json;
+
+use crate::support::{SHAPE, World};
+
+const LORA: &str = "\
+model: smollm2-135m
+method: {lora: {r: 8, alpha: 16}}
+data: {max_length: 512}
+batch: {sequences: 8}
+memory: {host: 16GiB}
+";
+
+#[track_caller]
+fn has_every_promised_key(report: &Json) {
+    let has = |path: &str| {
+        let found = path.split('.').try_fold(report, |node, key| node.get(key));
+        assert!(found.is_some(), "{path} is missing: {report}");
+    };
+    for path in ["fits", "device", "effective_batch.sequences", "micro_batch_tokens", "accumulation"] {
+        has(path);
+    }
+    for path in ["recompute", "offload", "loss_chunks", "alternatives"] {
+        has(path);
+    }
+    for memory in ["gpu", "host"] {
+        has(&format!("{memory}.budget_bytes"));
+        has(&format!("{memory}.planned_bytes"));
+    }
+    let gpu = ["weights", "adapters", "gradients", "optimizer", "activations", "loss", "workspace", "transfer"];
+    for category in gpu.iter().chain(&["context", "fragmentation"]) {
+        has(&format!("gpu.categories.{category}"));
+    }
+    for category in ["process", "offload", "pinned", "data"] {
+        has(&format!("host.categories.{category}"));
+    }
+    for key in ["step_ms", "tokens_per_s", "bound_by"] {
+        has(&format!("predicted.{key}"));
+    }
+    let alternatives = report["alternatives"].as_array().unwrap();
+    assert!(!alternatives.is_empty());
+    for alternative in alternatives {
+        for key in ["name", "gpu_bytes", "host_bytes", "tokens_per_s", "fits", "why_not"] {
+            assert!(alternative.get(key).is_some(), "{key}: {alternative}");
+        }
+    }
+}
+
+/// The categories of a memory are all of it.
+#[track_caller]
+fn adds_up(memory: &Json) {
+    let categories = memory["categories"].as_object().unwrap();
+    let sum: u64 = categories.values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!(sum, memory["planned_bytes"].as_u64().unwrap(), "{memory}");
+}
+
+#[test]
+fn json_for_the_cpu() {
+    let world = World::bare(&format!("{SHAPE}data: {{max_length: 64}}\n"));
+    let report = world.run(&["plan", "run.yaml", "--json"]).ok().json();
+    has_every_promised_key(&report);
+    adds_up(&report["host"]);
+    assert_eq!((report["device"].as_str(), report["gpu"]["planned_bytes"].as_u64()), (Some("cpu"), Some(0)));
+    assert!(report["host"]["categories"]["weights"].as_u64().unwrap() > 0, "the arena lies in the host's memory");
+}
+
+#[test]
+fn json_for_a_card() {
+    let world = World::bare(LORA);
+    let report = world.run(&["plan", "run.yaml", "--json", "--device", "RTX 4090"]).ok().json();
+    has_every_promised_key(&report);
+    adds_up(&report["gpu"]);
+    adds_up(&report["host"]);
+    assert_eq!(report["effective_batch"]["sequences"], 8);
+    let budget = report["gpu"]["budget_bytes"].as_u64().unwrap();
+    assert!((20 << 30..=24 << 30).contains(&budget), "the card's own memory: {budget}");
+}
+
+/// What `plan` prints, to the letter. When a change of the output is meant, put the new one here:
+/// `plimsoll plan run.yaml --device 'RTX 4090'` with the run above.
+#[test]
+fn text_for_a_card() {
+    let world = World::bare(LORA);
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090"]).ok();
+    assert_eq!(said.stderr, "");
+    assert_eq!(said.stdout, include_str!("snapshots/plan-rtx-4090.txt"));
+}
+
+#[test]
+fn where_each_value_came_from() {
+    let world = World::bare(LORA);
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--origins", "--quiet"]).ok();
+    let line = |key: &str| {
+        let found = said.stderr.lines().find(|line| line.starts_with(key));
+        found.unwrap_or_else(|| panic!("{key}: {}", said.stderr)).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line("model"), "model smollm2-135m run.yaml:1");
+    assert_eq!(line("batch.sequences"), "batch.sequences 8 run.yaml:4");
+    assert_eq!(line("seed"), "seed 42 default");
+}
+
+#[test]
+fn a_refusal_names_a_budget_that_works() {
+    let world = World::bare(LORA);
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--gpu", "512MiB"]);
+    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    let budget = smallest_budget(&said.stderr, "--gpu");
+    world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--gpu", &budget]).ok();
+
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--gpu", "512MiB", "--json"]);
+    assert_eq!((said.code, said.json()["fits"].as_bool()), (Some(3), Some(false)));
+}
+
+#[test]
+fn training_within_the_budget_a_refusal_names() {
+    let world = World::new();
+    let said = world.run(&["train", "run.yaml", "--out", "out", "--host", "2MiB"]);
+    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    assert_eq!(said.stdout, "");
+    assert!(!world.path("out").exists());
+    let budget = smallest_budget(&said.stderr, "--host");
+    world.run(&["train", "run.yaml", "--out", "out", "--quiet", "--host", &budget]).ok();
+}
+
+/// The size in `hint: the smallest budget that works is --gpu 812MiB`.
+fn smallest_budget(stderr: &str, flag: &str) -> String {
+    let hint = format!("hint: the smallest budget that works is {flag} ");
+    let line = stderr.lines().find_map(|line| line.strip_prefix(&hint));
+    line.unwrap_or_else(|| panic!("no budget in {stderr}")).to_owned()
+}

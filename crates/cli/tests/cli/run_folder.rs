@@ -1,0 +1,130 @@
+//! What a run leaves behind.
+
+use serde_json::Value as Json;
+
+use crate::support::{RUN, World};
+
+const STEP_KEYS: [&str; 11] = [
+    "step",
+    "loss",
+    "lr",
+    "grad_norm",
+    "tokens",
+    "sequences",
+    "tokens_per_s",
+    "step_ms",
+    "data_wait_ms",
+    "gpu_used_bytes",
+    "host_rss_bytes",
+];
+
+fn trained(args: &[&str]) -> World {
+    let world = World::new();
+    world.run(&[&["train", "run.yaml", "--quiet", "--out", "out"], args].concat()).ok();
+    world
+}
+
+#[test]
+fn a_full_run_ends_as_a_hugging_face_folder() {
+    let world = trained(&[]);
+    assert_eq!(world.names("out"), ["final", "log.txt", "metrics.jsonl", "plan.json", "run.yaml"]);
+    let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    assert_eq!(world.names("out/final"), files);
+    assert_eq!(world.read("out/final/tokenizer.json"), world.read("model/tokenizer.json"));
+    let config = world.json("out/final/config.json");
+    assert_eq!(config["model_type"], "llama");
+    assert_eq!(config["architectures"][0], "LlamaForCausalLM");
+    assert_eq!(config["torch_dtype"], "float32");
+    // The folder is a model like any other.
+    world.run(&["train", "run.yaml", "--quiet", "--out", "next", "--set", "model=out/final"]).ok();
+}
+
+#[test]
+fn a_lora_run_ends_as_a_peft_folder() {
+    let world = trained(&["--set", "method={lora: {r: 4, alpha: 8, targets: [q_proj, v_proj]}}"]);
+    let files = ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    assert_eq!(world.names("out/final"), files);
+    let config = world.json("out/final/adapter_config.json");
+    assert_eq!(config["peft_type"], "LORA");
+    assert_eq!(config["base_model_name_or_path"], "model");
+    assert_eq!((config["r"].as_u64(), config["lora_alpha"].as_f64()), (Some(4), Some(8.0)));
+    assert_eq!(config["target_modules"], serde_json::json!(["q_proj", "v_proj"]));
+    assert!(world.read("out/final/adapter_model.safetensors").len() < world.read("model/model.safetensors").len());
+}
+
+#[test]
+fn every_update_and_evaluation_is_measured() {
+    let world = trained(&[]);
+    let metrics = world.metrics("out");
+    let (evals, steps): (Vec<&Json>, Vec<&Json>) = metrics.iter().partition(|line| line.get("eval").is_some());
+    let of = |lines: &[&Json]| lines.iter().map(|l| l["step"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(of(&steps), [1, 2, 3, 4]);
+    assert_eq!(of(&evals), [0, 2, 4]);
+    for step in steps {
+        for key in STEP_KEYS {
+            assert!(step[key].is_number(), "{key}: {step}");
+        }
+        assert_eq!(step["sequences"], 4);
+        // Written and read back, a loss is the same 64 bits: more digits than a float32 has.
+        assert!(step["loss"].to_string().len() > 12, "{step}");
+    }
+    for eval in evals {
+        for key in ["loss", "tokens", "sequences", "ms"] {
+            assert!(eval["eval"][key].is_number(), "{key}: {eval}");
+        }
+    }
+}
+
+#[test]
+fn the_log_tells_the_run_as_the_terminal_does() {
+    let world = World::new();
+    let said = world.run(&["train", "run.yaml", "--out", "out"]).ok();
+    let log = world.text("out/log.txt");
+    assert_eq!(log, said.stderr + &said.stdout, "one formatter for both");
+    for part in
+        ["micro-batch  64 tokens", "activations", "budget", "step       loss", "evaluation, ", "saved out/final"]
+    {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+    let updates = log.lines().filter(|l| l.split_whitespace().count() == 8 && l.contains("e-")).count();
+    assert_eq!(updates, 3, "the fourth has a rate of 0: {log}");
+    assert!(log.contains("measured peak"), "{log}");
+}
+
+#[test]
+fn the_plan_of_the_run_is_kept() {
+    let world = trained(&[]);
+    let plan = world.json("out/plan.json");
+    assert_eq!(plan["fits"], true);
+    assert_eq!(plan["micro_batch_tokens"], 64);
+}
+
+#[test]
+fn only_the_newest_checkpoints_are_kept() {
+    let world = trained(&["--steps", "7", "--set", "save.every=2", "--set", "save.keep=2"]);
+    assert_eq!(world.names("out/checkpoints"), ["step-4", "step-6"]);
+    let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    assert_eq!(world.names("out/checkpoints/step-6"), files);
+    assert_eq!(world.text("out/log.txt").matches("saved out/checkpoints/").count(), 3);
+}
+
+#[test]
+fn the_best_checkpoint_outlives_newer_ones() {
+    // With such a rate the loss only rises after the first update.
+    let world = World::new();
+    world.write(
+        "run.yaml",
+        RUN.replace("lr: 1e-3", "lr: 1.0, name: sgd").replace("steps: 4", "steps: 6, name: constant"),
+    );
+    let args = ["--set", "save={every: 1, keep: 1, best: loss}", "--set", "clip=none"];
+    world.run(&[&["train", "run.yaml", "--quiet", "--out", "out"], &args[..]].concat()).ok();
+    let evals: Vec<(f64, u64)> = (world.metrics("out").iter())
+        .filter(|m| m.get("eval").is_some() && (1..6).contains(&m["step"].as_u64().unwrap()))
+        .map(|m| (m["eval"]["loss"].as_f64().unwrap(), m["step"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(evals.len(), 5, "a checkpoint is compared when it is made");
+    let best = evals.iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap().1;
+    let mut expected = vec![format!("step-{best}"), "step-5".to_owned()];
+    expected.dedup();
+    assert_eq!(world.names("out/checkpoints"), expected);
+}

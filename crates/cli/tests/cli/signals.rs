@@ -1,0 +1,65 @@
+//! Interrupted and killed runs.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use crate::support::World;
+
+/// A run that would take minutes, seen to be past its second update.
+fn under_way(world: &World, args: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+    let long = ["train", "run.yaml", "--out", "out", "--steps", "1000000", "--set", "eval.every=1000000"];
+    let mut child =
+        world.command(&[&long, args].concat()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.trim_start().starts_with("2  ") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "the run ended early");
+    }
+    (child, stderr)
+}
+
+#[test]
+fn an_interrupted_run_saves_and_says_where() {
+    let world = World::new();
+    for (signal, out) in [("-INT", "one"), ("-TERM", "two")] {
+        let (mut child, stderr) = under_way(&world, &[]);
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let last = stderr.lines().map(Result::unwrap).last().unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        let step = world.losses("out").len();
+        let folder = format!("out/checkpoints/step-{step}");
+        let expected = format!("error: interrupted after update {step} of 1000000; the weights are saved in {folder}");
+        assert_eq!(last, expected);
+        let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+        assert_eq!(world.names(&folder), files);
+        assert!(!world.path("out/final").exists(), "an interrupted run has no final weights");
+        assert!(world.text("out/log.txt").trim_end().ends_with(&expected));
+        std::fs::rename(world.path("out"), world.path(out)).unwrap();
+    }
+    // What was saved is a model.
+    let setting = format!("model=one/checkpoints/{}", world.names("one/checkpoints")[0]);
+    world.run(&["train", "run.yaml", "--quiet", "--out", "again", "--steps", "1", "--set", &setting]).ok();
+}
+
+#[test]
+fn a_killed_run_leaves_only_whole_checkpoints() {
+    let world = World::new();
+    let (mut child, _stderr) = under_way(&world, &["--set", "save.every=1"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!world.path("out/final").exists());
+    let whole = |name: &&String| name.strip_prefix("step-").is_some_and(|n| n.parse::<u64>().is_ok());
+    let checkpoints = world.names("out/checkpoints");
+    for name in checkpoints.iter().filter(whole) {
+        let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+        assert_eq!(world.names(&format!("out/checkpoints/{name}")), files);
+        let setting = format!("model=out/checkpoints/{name}");
+        let out = format!("from-{name}");
+        world.run(&["train", "run.yaml", "--quiet", "--out", &out, "--steps", "1", "--set", &setting]).ok();
+    }
+    for rest in checkpoints.iter().filter(|name| !whole(name)) {
+        assert!(rest.ends_with(".partial") || rest.ends_with(".removed"), "{rest}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Short real runs.
+
+use crate::support::World;
+
+const QUIET: [&str; 3] = ["train", "run.yaml", "--quiet"];
+
+fn train(world: &World, args: &[&str]) {
+    world.run(&[&QUIET[..], args].concat()).ok();
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let world = World::new();
+    train(&world, &["--out", "a"]);
+    train(&world, &["--out", "b"]);
+    train(&world, &["--out", "paranoid", "--paranoid"]);
+    train(&world, &["--out", "other", "--seed", "43"]);
+    let weights = |run: &str| world.read(&format!("{run}/final/model.safetensors"));
+    for same in ["b", "paranoid"] {
+        assert_eq!(world.losses("a"), world.losses(same), "{same}");
+        assert!(weights("a") == weights(same), "{same}");
+    }
+    assert_ne!(world.losses("a"), world.losses("other"));
+    assert!(weights("a") != world.read("model/model.safetensors"), "something was learnt");
+}
+
+#[test]
+fn the_resolved_run_reproduces_the_run() {
+    let world = World::new();
+    train(&world, &["--out", "a", "--set", "optimizer.lr=3e-3", "--seed", "7"]);
+    let again = ["train", "a/run.yaml", "--out", "b", "--quiet"];
+    world.run(&again).ok();
+    assert_eq!(world.losses("a"), world.losses("b"));
+    assert!(world.read("a/final/model.safetensors") == world.read("b/final/model.safetensors"));
+}
+
+#[test]
+fn flag_over_environment_over_file() {
+    let world = World::new();
+    let mut command = world.command(&["train", "run.yaml", "--quiet", "--steps", "1", "--set", "seed=5"]);
+    command.envs([("PLIMSOLL_SCHEDULE_STEPS", "3"), ("PLIMSOLL_OUT", "from-env"), ("PLIMSOLL_SEED", "9")]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(world.losses("from-env").len(), 1);
+    let run = world.text("from-env/run.yaml");
+    for (line, origin) in [("steps: 1", "--steps"), ("seed: 5", "--set"), ("out: from-env", "environment PLIMSOLL_OUT")]
+    {
+        let found = run.lines().find(|l| l.trim_start().starts_with(line)).unwrap_or_else(|| panic!("{line}: {run}"));
+        assert!(found.ends_with(&format!("# {origin}")), "{found}");
+    }
+}
+
+#[test]
+fn pretraining_takes_texts() {
+    let world = World::new();
+    let texts: String = (0..40).map(|i| format!("{{\"text\": \"the ship carries {i} crates\"}}\n")).collect();
+    world.write("train.jsonl", texts);
+    train(&world, &["--out", "a", "--set", "task=pretrain"]);
+    let steps = world.metrics("a");
+    let step = steps.iter().find(|m| m.get("loss").is_some()).unwrap();
+    assert_eq!(step["tokens"], 4 * 32, "sequences are cut to exactly max_length");
+}
+
+#[test]
+fn frozen_weights_stay_as_they_were() {
+    let world = World::new();
+    train(&world, &["--out", "a", "--set", "method={freeze: [\"model.layers.0.*\"]}"]);
+    let (before, after) = (world.read("model/model.safetensors"), world.read("a/final/model.safetensors"));
+    let weight = |layer: u32| format!("model.layers.{layer}.self_attn.q_proj.weight");
+    assert!(tensor(&before, &weight(0)) == tensor(&after, &weight(0)));
+    assert!(tensor(&before, &weight(1)) != tensor(&after, &weight(1)));
+}
+
+/// The bytes of one tensor of a safetensors file.
+fn tensor<'a>(file: &'a [u8], name: &str) -> &'a [u8] {
+    let (length, rest) = file.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: serde_json::Value = serde_json::from_slice(header).unwrap();
+    let end = |index: usize| header[name]["data_offsets"][index].as_u64().unwrap() as usize;
+    &data[end(0)..end(1)]
+}
+
+#[test]
+fn training_lowers_the_loss_and_evaluation_sees_it() {
+    let world = World::new();
+    let said = world.run(&["train", "run.yaml", "--out", "a", "--json", "--steps", "40"]).ok();
+    let result = said.json();
+    let number = |key: &str| result[key].as_f64().unwrap_or_else(|| panic!("{key}: {result}"));
+    assert!(number("loss_last") < number("loss_first") - 1.0, "{result}");
+    assert!(number("eval_last") < number("eval_first") - 1.0, "{result}");
+    assert_eq!(result["saved"], "a/final");
+    assert!(result["host"]["planned_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn runs_without_a_name_are_numbered() {
+    let world = World::new();
+    train(&world, &["--steps", "1"]);
+    train(&world, &["--steps", "1"]);
+    assert_eq!(world.names("runs"), ["run", "run-2"]);
+}

@@ -1,0 +1,136 @@
+//! The command line and the run file.
+
+use crate::support::{Refusal, World, refused_in};
+
+/// A run file with `text`, and what the program says of it.
+#[track_caller]
+fn check(text: &str, args: &[&str], code: i32, expected: &str) {
+    refused_in(&World::bare(text), &Refusal { args, code, expected });
+}
+
+#[test]
+fn unknown_key() {
+    check(
+        "model: qwen3-0.6b\nbatch: {sequence: 8}\n",
+        &["plan", "run.yaml"],
+        2,
+        "error: run.yaml:2:9: unknown key `batch.sequence`\n\
+         hint: did you mean `batch.sequences`?\n\
+         hint: allowed under `batch`: sequences, tokens\n",
+    );
+}
+
+#[test]
+fn wrong_type() {
+    check(
+        "model: qwen3-0.6b\nseed: soon\n",
+        &["train", "run.yaml"],
+        2,
+        "error: run.yaml:2:7: `seed` must be a whole number of at least 0, not `soon`\n",
+    );
+}
+
+#[test]
+fn missing_file() {
+    check(
+        "",
+        &["bench", "absent.yaml"],
+        2,
+        "error: cannot read absent.yaml: No such file or directory (os error 2)\n\
+         hint: `plimsoll init` writes a run file to start from\n",
+    );
+}
+
+#[test]
+fn budget_of_nothing() {
+    let expected = |place: &str, key: &str| {
+        format!(
+            "error: {place}: `{key}` must be a size, a percentage or `auto`, not `0`\n\
+             hint: a budget must be above 0; leave it out or write `auto` to use what is free\n"
+        )
+    };
+    let file = "model: qwen3-0.6b\nmemory: {host: 0}\n";
+    check(file, &["plan", "run.yaml"], 2, &expected("run.yaml:2:16", "memory.host"));
+    let file = "model: qwen3-0.6b\n";
+    check(file, &["plan", "run.yaml", "--gpu", "0"], 2, &expected("--gpu", "memory.gpu"));
+}
+
+#[test]
+fn bad_usage() {
+    let world = World::bare("");
+    for args in [&["plan", "--budget", "1"][..], &["fly"], &[], &["bench"], &["train", "--steps", "x"]] {
+        let said = world.run(args);
+        assert_eq!(said.code, Some(2), "{args:?}");
+        assert!(said.stdout.is_empty() && !said.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn help_is_a_result() {
+    let world = World::bare("");
+    for args in [&["--help"][..], &["--version"], &["train", "--help"]] {
+        let said = world.run(args).ok();
+        assert!(!said.stdout.is_empty() && said.stderr.is_empty(), "{args:?}");
+    }
+    let help = world.run(&["--help"]).stdout;
+    for command in ["train", "plan", "bench", "init"] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command}: {help}");
+    }
+}
+
+#[test]
+fn settings_and_environment_are_checked_as_the_file_is() {
+    let file = "model: qwen3-0.6b\n";
+    check(
+        file,
+        &["plan", "run.yaml", "--set", "optimizer.lr"],
+        2,
+        "error: --set optimizer.lr: no value is given\n\
+         hint: write it as --set KEY=VALUE, for example --set optimizer.lr=1e-4\n",
+    );
+    check(
+        file,
+        &["plan", "run.yaml", "--set", "optimizer.rl=1"],
+        2,
+        "error: --set optimizer.rl: unknown key `optimizer.rl`\n\
+         hint: did you mean `optimizer.lr`?\n\
+         hint: allowed under `optimizer`: name, lr, weight_decay, betas, eps, momentum, state\n",
+    );
+    let world = World::bare(file);
+    let output = world.command(&["plan", "run.yaml"]).env("PLIMSOLL_SEEDS", "1").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: environment variable PLIMSOLL_SEEDS stands for no known key\n\
+         hint: did you mean PLIMSOLL_SEED?\n\
+         hint: PLIMSOLL_* mirrors the keys of the run file, as in PLIMSOLL_OPTIMIZER_LR for `optimizer.lr`; unset it\n"
+    );
+}
+
+#[test]
+fn not_yaml() {
+    let world = World::bare("model: [qwen3\n");
+    let said = world.run(&["plan", "run.yaml"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.stderr.starts_with("error: run.yaml:"), "{}", said.stderr);
+}
+
+#[test]
+fn init_writes_once() {
+    let world = World::bare("");
+    std::fs::remove_file(world.path("run.yaml")).unwrap();
+    let init = |args: &[&str]| world.run(&[&["init"], args].concat());
+    init(&["--preset", "low-memory"]).ok();
+    let first = world.text("run.yaml");
+    assert!(first.contains("goal: lowest") && first.contains("model: qwen3-0.6b"));
+
+    let again = init(&["--preset", "fastest"]);
+    assert_eq!(again.code, Some(2));
+    assert_eq!(again.stderr, "error: run.yaml exists already\nhint: name another file, or overwrite it with --force\n");
+    assert_eq!(world.text("run.yaml"), first);
+
+    init(&["--preset", "fastest", "--force"]).ok();
+    assert_ne!(world.text("run.yaml"), first);
+    assert_eq!(init(&["absent/run.yaml"]).code, Some(1));
+    assert_eq!(world.names("."), ["run.yaml"], "nothing half-written is left");
+}

@@ -1,0 +1,64 @@
+use plimsoll_graph::ops::PairLoss;
+
+use super::Array;
+use super::array::dot;
+
+pub fn pair_loss(op: &PairLoss, inputs: &[&Array]) -> Vec<Array> {
+    let (hidden, weight, cu_seqlens, scale) = (inputs[0], inputs[1], inputs[2], inputs[3].data[0]);
+    let (mut loss, mut stats) = (inputs[4].clone(), inputs[5].clone());
+    let mut d_hidden = Array::zeros_like(hidden);
+    let mut d_weight = inputs.get(6).map_or_else(|| Array::zeros_like(weight), |d| (*d).clone());
+    for pair in cu_seqlens.data.windows(3).step_by(2) {
+        let [begin, middle, end] = [0, 1, 2].map(|i| pair[i] as usize);
+        if begin == middle || middle == end {
+            continue;
+        }
+        let (chosen, rejected) = (middle - 1, end - 1);
+        let score = |token: usize| dot(hidden.row(token), weight.row(0));
+        let margin = score(chosen) - score(rejected);
+        loss.data[0] += scale * if margin > 0.0 { (-margin).exp().ln_1p() } else { margin.exp().ln_1p() - margin };
+        stats.data[0] += 1.0;
+        stats.data[1] += if margin > 0.0 { 1.0 } else { 0.0 };
+        stats.data[2] += margin;
+        let slope = -scale / (1.0 + margin.exp());
+        for (token, d_score) in [(chosen, slope), (rejected, -slope)] {
+            for i in 0..hidden.cols() {
+                d_hidden.row_mut(token)[i] += d_score * weight.data[i];
+                d_weight.data[i] += d_score * hidden.row(token)[i];
+            }
+        }
+    }
+    let mut outputs = vec![loss, stats];
+    if let Some(grad) = op.grad {
+        outputs.push(d_hidden);
+        outputs.extend(grad.weight.then_some(d_weight));
+    }
+    outputs
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_graph::Op;
+    use plimsoll_graph::ops::{LossGrad, PAIR_STATS};
+
+    use super::super::finite_difference::testing::{array, check_gradient};
+    use super::*;
+    use crate::Random;
+
+    #[test]
+    fn gradients_are_the_slopes() {
+        let random = &mut Random::new(9);
+        let op = PairLoss { grad: None };
+        let ends = Array::new(&[7], vec![0.0, 2.0, 3.0, 6.0, 8.0, 9.0, 9.0]);
+        let (hidden, weight) = (array(random, &[9, 3]), array(random, &[1, 3]));
+        let (scale, loss) = (Array::filled(&[1], 0.25), Array::filled(&[1], 7.0));
+        let inputs = [hidden, weight, ends, scale, loss, Array::filled(&[PAIR_STATS], 1.0)];
+        let zero = Array::zeros_like(&inputs[1]);
+        let grad_inputs: Vec<&Array> = inputs.iter().chain([&zero]).collect();
+        let gradients = pair_loss(&PairLoss { grad: Some(LossGrad { weight: true }) }, &grad_inputs);
+        // The loss is what is differentiated; the statistics weigh nothing.
+        let upstream = [Array::filled(&[1], 1.0), Array::filled(&[PAIR_STATS], 0.0)];
+        check_gradient(&Op::from(op.clone()), &inputs, 0, &upstream, &gradients[2]);
+        check_gradient(&Op::from(op), &inputs, 1, &upstream, &gradients[3]);
+    }
+}

@@ -1,0 +1,157 @@
+// Nonlinearities of the MLP, gated (`act(gate)·up`) and plain. A curve gives its value and its slope.
+#include "plimsoll.cuh"
+
+// 1 / (1 + e⁻ˣ) and 1 / (1 + eˣ): each keeps its relative precision, and nothing overflows.
+__device__ __forceinline__ float2 sigmoids(float x) {
+    const float decay = expf(-fabsf(x)), larger = __fdividef(1.0f, 1.0f + decay), smaller = decay * larger;
+    return x >= 0.0f ? make_float2(larger, smaller) : make_float2(smaller, larger);
+}
+
+struct silu {
+    static __device__ __forceinline__ float value(float x) { return x * sigmoids(x).x; }
+    static __device__ __forceinline__ float2 both(float x) {
+        const float2 s = sigmoids(x);
+        const float value = x * s.x;
+        return make_float2(value, fmaf(value, s.y, s.x));
+    }
+};
+
+// With the error function.
+struct gelu {
+    static __device__ __forceinline__ float chance(float x) {
+        return 0.5f * erfcf(-0.70710678f * x);
+    }
+    static __device__ __forceinline__ float value(float x) { return x * chance(x); }
+    static __device__ __forceinline__ float2 both(float x) {
+        const float c = chance(x), density = 0.39894228f * expf(-0.5f * x * x);
+        return make_float2(x * c, fmaf(x, density, c));
+    }
+};
+
+// The tanh approximation, by (1 + tanh(u)) / 2 = sigmoid(2u).
+struct gelu_tanh {
+    static constexpr float SLOPE = 2.0f * 0.79788456f;
+    static constexpr float CUBIC = 0.044715f;
+
+    static __device__ __forceinline__ float2 inner(float x) {
+        const float square = x * x;
+        return sigmoids(SLOPE * x * fmaf(square, CUBIC, 1.0f));
+    }
+    static __device__ __forceinline__ float value(float x) { return x * inner(x).x; }
+    static __device__ __forceinline__ float2 both(float x) {
+        const float2 s = inner(x);
+        const float value = x * s.x, inner_slope = SLOPE * fmaf(x * x, 3.0f * CUBIC, 1.0f);
+        return make_float2(value, fmaf(value * s.y, inner_slope, s.x));
+    }
+};
+
+struct relu {
+    static __device__ __forceinline__ float value(float x) { return x > 0.0f ? x : 0.0f; }
+    static __device__ __forceinline__ float2 both(float x) {
+        return x > 0.0f ? make_float2(x, 1.0f) : make_float2(0.0f, 0.0f);
+    }
+};
+
+struct relu2 {
+    static __device__ __forceinline__ float value(float x) {
+        const float positive = relu::value(x);
+        return positive * positive;
+    }
+    static __device__ __forceinline__ float2 both(float x) {
+        const float positive = relu::value(x);
+        return make_float2(positive * positive, 2.0f * positive);
+    }
+};
+
+// A thread has one run of columns of one row; `cols` are those of the result.
+template <typename T, typename Curve>
+__device__ __forceinline__ void gated(const T* gate_up, T* out, u32 rows, u32 cols) {
+    constexpr int N = Pack<T>::N;
+    const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 row = index / chunks, at = index % chunks * N;
+    if (row >= rows) return;
+    const int count = min(N, int(cols - at));
+    const bool wide = cols % N == 0;
+    const T* from = gate_up + u64(row) * 2 * cols + at;
+    float gate[N], up[N];
+    load_some(from, count, wide, gate);
+    load_some(from + cols, count, wide, up);
+#pragma unroll
+    for (int i = 0; i < N; i++) gate[i] = Curve::value(gate[i]) * up[i];
+    store_some(out + u64(row) * cols + at, count, wide, gate);
+}
+
+// `out` may be `gate_up`: a thread writes the elements it read.
+template <typename T, typename Curve>
+__device__ __forceinline__ void gated_grad(const T* gate_up, const T* dy, T* out, u32 rows, u32 cols) {
+    constexpr int N = Pack<T>::N;
+    const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 row = index / chunks, at = index % chunks * N;
+    if (row >= rows) return;
+    const int count = min(N, int(cols - at));
+    const bool wide = cols % N == 0;
+    const u64 start = u64(row) * 2 * cols + at;
+    float gate[N], up[N], d[N];
+    load_some(gate_up + start, count, wide, gate);
+    load_some(gate_up + start + cols, count, wide, up);
+    load_some(dy + u64(row) * cols + at, count, wide, d);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float2 curve = Curve::both(gate[i]);
+        gate[i] = d[i] * up[i] * curve.y;
+        up[i] = d[i] * curve.x;
+    }
+    store_some(out + start, count, wide, gate);
+    store_some(out + start + cols, count, wide, up);
+}
+
+template <typename T, typename Curve> __device__ __forceinline__ void pointwise(const T* x, T* out, u64 len) {
+    constexpr int N = Pack<T>::N;
+    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    if (at >= len) return;
+    const int count = int(min(u64(N), len - at));
+    float v[N];
+    load_some(x + at, count, count == N, v);
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = Curve::value(v[i]);
+    store_some(out + at, count, count == N, v);
+}
+
+template <typename T, typename Curve>
+__device__ __forceinline__ void pointwise_grad(const T* x, const T* dy, T* out, u64 len) {
+    constexpr int N = Pack<T>::N;
+    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    if (at >= len) return;
+    const int count = int(min(u64(N), len - at));
+    float v[N], d[N];
+    load_some(x + at, count, count == N, v);
+    load_some(dy + at, count, count == N, d);
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = Curve::both(v[i]).y * d[i];
+    store_some(out + at, count, count == N, v);
+}
+
+#define CURVE_KERNELS(curve, suffix, T)                                                                                \
+    PLIMSOLL_EXPORT __launch_bounds__(256) gated_##curve##_##suffix(const T* gate_up, T* out, u32 rows, u32 cols) {    \
+        gated<T, curve>(gate_up, out, rows, cols);                                                                     \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
+        gated_grad_##curve##_##suffix(const T* gate_up, const T* dy, T* out, u32 rows, u32 cols) {                     \
+        gated_grad<T, curve>(gate_up, dy, out, rows, cols);                                                            \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(256) pointwise_##curve##_##suffix(const T* x, T* out, u64 len) {                 \
+        pointwise<T, curve>(x, out, len);                                                                              \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
+        pointwise_grad_##curve##_##suffix(const T* x, const T* dy, T* out, u64 len) {                                  \
+        pointwise_grad<T, curve>(x, dy, out, len);                                                                     \
+    }
+
+#define KERNELS(suffix, T)                                                                                             \
+    CURVE_KERNELS(silu, suffix, T)                                                                                     \
+    CURVE_KERNELS(gelu, suffix, T)                                                                                     \
+    CURVE_KERNELS(gelu_tanh, suffix, T)                                                                                \
+    CURVE_KERNELS(relu, suffix, T)                                                                                     \
+    CURVE_KERNELS(relu2, suffix, T)
+
+PLIMSOLL_FOR_EACH_TYPE(KERNELS)

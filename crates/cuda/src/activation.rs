@@ -1,0 +1,48 @@
+//! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
+
+use plimsoll_graph::ops::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
+use plimsoll_runtime::RuntimeError;
+
+use crate::call::{Args, Call};
+use crate::elementwise::{THREADS, flat_grid, row_grid};
+
+const MODULE: &str = "activation";
+
+/// As kernel names spell it.
+fn curve(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu_tanh",
+        Activation::Relu => "relu",
+        Activation::Relu2 => "relu2",
+    }
+}
+
+pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
+    let (gate_up, out) = (call.input(0), call.output(0));
+    let kernel = format!("gated_{}_{}", curve(op.0), call.suffix_of(&[gate_up, out])?);
+    let args = Args::new().ptr(gate_up.ptr).ptr(out.ptr).u32(out.rows as u32).u32(out.cols as u32);
+    call.launch(MODULE, &kernel, row_grid(call, &out)?, THREADS, 0, args)
+}
+
+pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
+    let (gate_up, dy, out) = (call.input(0), call.input(1), call.output(0));
+    let kernel = format!("gated_grad_{}_{}", curve(op.0), call.suffix_of(&[gate_up, dy, out])?);
+    let args = Args::new().ptr(gate_up.ptr).ptr(dy.ptr).ptr(out.ptr).u32(dy.rows as u32).u32(dy.cols as u32);
+    call.launch(MODULE, &kernel, row_grid(call, &dy)?, THREADS, 0, args)
+}
+
+pub(crate) fn pointwise(op: &Pointwise, call: &Call) -> Result<(), RuntimeError> {
+    let (x, out) = (call.input(0), call.output(0));
+    let kernel = format!("pointwise_{}_{}", curve(op.0), call.suffix_of(&[x, out])?);
+    let args = Args::new().ptr(x.ptr).ptr(out.ptr).u64(out.len() as u64);
+    call.launch(MODULE, &kernel, flat_grid(&out), THREADS, 0, args)
+}
+
+pub(crate) fn pointwise_grad(op: &PointwiseGrad, call: &Call) -> Result<(), RuntimeError> {
+    let (x, dy, out) = (call.input(0), call.input(1), call.output(0));
+    let kernel = format!("pointwise_grad_{}_{}", curve(op.0), call.suffix_of(&[x, dy, out])?);
+    let args = Args::new().ptr(x.ptr).ptr(dy.ptr).ptr(out.ptr).u64(out.len() as u64);
+    call.launch(MODULE, &kernel, flat_grid(&out), THREADS, 0, args)
+}

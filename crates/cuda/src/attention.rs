@@ -1,0 +1,184 @@
+//! Flash attention: on tensor cores for the usual head dims in 16-bit types, `attention_{type}_{head_dim}.cu`,
+//! and `attention_generic.cu` for everything else.
+
+use plimsoll_graph::DType;
+use plimsoll_graph::ops::{Attention, AttentionGrad, Heads};
+use plimsoll_runtime::RuntimeError;
+
+use crate::call::{Args, Call, Operand, type_suffix};
+
+/// The generic kernels hold results in eight registers per row, 32 columns to each.
+const HEAD_DIM_MAX: usize = 256;
+
+pub(crate) fn attention(op: &Attention, call: &Call) -> Result<(), RuntimeError> {
+    let (qkv, bounds, out, lse) = (call.input(0), call.input(1), call.output(0), call.output(1));
+    let kernels = Kernels::choose(op, &qkv, call)?;
+    let args = Args::new().ptr(qkv.ptr).ptr(bounds.ptr).ptr(out.ptr).ptr(lse.ptr);
+    kernels.launch("attention_forward", op.heads.query, kernels.forward_bytes, args)
+}
+
+/// The queries' gradients come first: their kernel also leaves `Σ d_out·out`, which the keys' kernel reads.
+pub(crate) fn attention_grad(op: &AttentionGrad, call: &Call) -> Result<(), RuntimeError> {
+    let op = &op.0;
+    let (qkv, out, lse) = (call.input(0), call.input(1), call.input(2));
+    let (d_out, bounds, d_qkv) = (call.input(3), call.input(4), call.output(0));
+    let kernels = Kernels::choose(op, &qkv, call)?;
+    let (delta, planned) = call.workspace();
+    let needed = qkv.rows * op.heads.query * size_of::<f32>();
+    if planned < needed {
+        return Err(call.error(format!("needs {needed} bytes of workspace, {planned} were planned")));
+    }
+    let args = Args::new().ptr(qkv.ptr).ptr(out.ptr).ptr(lse.ptr).ptr(d_out.ptr);
+    let args = args.ptr(bounds.ptr).ptr(d_qkv.ptr).ptr(delta);
+    kernels.launch("attention_grad_queries", op.heads.query, kernels.gradient_bytes, args)?;
+    let args = Args::new().ptr(qkv.ptr).ptr(lse.ptr).ptr(d_out.ptr).ptr(bounds.ptr).ptr(d_qkv.ptr).ptr(delta);
+    let kernels = kernels.for_keys();
+    kernels.launch(kernels.keys_kernel, op.heads.kv, kernels.gradient_bytes, args)
+}
+
+/// The kernels for one type and head dim, and how they divide their work.
+struct Kernels<'a> {
+    op: &'a Attention,
+    call: &'a Call<'a>,
+    module: &'static str,
+    /// The generic kernels have one module for all types and take the head dim as an argument.
+    generic_suffix: Option<&'static str>,
+    tokens: usize,
+    /// Queries or keys of a block.
+    rows: usize,
+    threads: u32,
+    forward_bytes: usize,
+    gradient_bytes: usize,
+    keys_kernel: &'static str,
+}
+
+impl<'a> Kernels<'a> {
+    fn choose(op: &'a Attention, qkv: &Operand, call: &'a Call) -> Result<Self, RuntimeError> {
+        let Heads { query, kv, head_dim } = op.heads;
+        if kv == 0 || !query.is_multiple_of(kv) || head_dim > HEAD_DIM_MAX {
+            let reason = format!("{query} query heads on {kv} key heads of {head_dim} have no kernel");
+            return Err(call.error(format!("{reason}; head dims may be up to {HEAD_DIM_MAX}")));
+        }
+        let suffix = type_suffix(qkv.dtype).ok_or_else(|| call.unsupported(qkv.dtype))?;
+        let tokens = qkv.rows;
+        if let Some(module) = tensor_core_module(qkv.dtype, head_dim) {
+            let (forward_bytes, gradient_bytes) = tensor_core_bytes(head_dim, call.compute_capability());
+            let (rows, threads) = (128, 256);
+            return Ok(Self {
+                op,
+                call,
+                module,
+                generic_suffix: None,
+                tokens,
+                rows,
+                threads,
+                forward_bytes,
+                gradient_bytes,
+                keys_kernel: "attention_grad_keys",
+            });
+        }
+        // Rows that a block keeps and rows it walks over, as floats with one column to spare.
+        let (rows, other_rows, row_bytes) = (16, 32, (head_dim + 1) * size_of::<f32>());
+        Ok(Self {
+            op,
+            call,
+            module: "attention_generic",
+            generic_suffix: Some(suffix),
+            tokens,
+            rows,
+            threads: 128,
+            forward_bytes: (rows + 2 * other_rows) * row_bytes,
+            gradient_bytes: 2 * (rows + other_rows) * row_bytes,
+            keys_kernel: "attention_grad_keys",
+        })
+    }
+
+    /// Few key heads make few blocks, and those that many queries see take longest: then blocks of half the
+    /// size, two on a multiprocessor, end sooner. The bits are the same.
+    fn for_keys(self) -> Self {
+        let blocks = self.op.heads.kv * self.tokens.div_ceil(self.rows);
+        let few = 2 * blocks < 3 * self.call.sm_count() as usize;
+        if self.generic_suffix.is_some() || !few || !has_large_blocks(self.call.compute_capability()) {
+            return self;
+        }
+        let own_rows_saved = 2 * (self.rows / 2) * row_bytes(self.op.heads.head_dim);
+        Self {
+            rows: self.rows / 2,
+            threads: self.threads / 2,
+            gradient_bytes: self.gradient_bytes - own_rows_saved,
+            keys_kernel: "attention_grad_keys_narrow",
+            ..self
+        }
+    }
+
+    /// Blocks for `heads` heads, and at least as many tiles of rows as there can be: each sequence, and
+    /// each stretch of rows outside of them, may begin one more. Those not needed end at once.
+    fn launch(&self, kernel: &str, heads: usize, shared_bytes: usize, args: Args) -> Result<(), RuntimeError> {
+        let Attention { heads: Heads { query, kv, head_dim }, scale, window, .. } = *self.op;
+        let sequences = self.call.active.sequences;
+        let tiles = self.tokens / self.rows + sequences + 2;
+        let args = args.i32(sequences as i32).i32(self.tokens as i32).i32(query as i32).i32(kv as i32);
+        let args = if self.generic_suffix.is_some() { args.i32(head_dim as i32) } else { args };
+        let window = window.map_or(i32::MAX, |w| i32::try_from(w).unwrap_or(i32::MAX));
+        let args = args.f32(scale).i32(window);
+        let kernel = self.generic_suffix.map_or_else(|| kernel.to_owned(), |suffix| format!("{kernel}_{suffix}"));
+        let grid = (heads as u32, if self.tokens == 0 { 0 } else { tiles as u32 }, 1);
+        self.call.launch(self.module, &kernel, grid, self.threads, shared_bytes as u32, args)
+    }
+}
+
+fn tensor_core_module(dtype: DType, head_dim: usize) -> Option<&'static str> {
+    Some(match (dtype, head_dim) {
+        (DType::BF16, 64) => "attention_bf16_64",
+        (DType::BF16, 80) => "attention_bf16_80",
+        (DType::BF16, 96) => "attention_bf16_96",
+        (DType::BF16, 128) => "attention_bf16_128",
+        (DType::F16, 64) => "attention_f16_64",
+        (DType::F16, 80) => "attention_f16_80",
+        (DType::F16, 96) => "attention_f16_96",
+        (DType::F16, 128) => "attention_f16_128",
+        _ => return None,
+    })
+}
+
+/// A head's row in shared memory: panels of 64 columns.
+fn row_bytes(head_dim: usize) -> usize {
+    head_dim.div_ceil(64) * 128
+}
+
+/// Cards of these generations have 163 KiB of shared memory and more for a block, others 99.
+fn has_large_blocks(capability: (u32, u32)) -> bool {
+    matches!(capability, (8, 0 | 7) | (9..=11, _))
+}
+
+/// Shared memory of the forward kernel and of the gradients', as `attention.cuh` divides it: tiles of rows
+/// in panels of 128 bytes, the block's own and two stages of the other side's.
+fn tensor_core_bytes(head_dim: usize, capability: (u32, u32)) -> (usize, usize) {
+    // Tiles are aligned to 1024 bytes.
+    const ALIGNMENT: usize = 1024;
+    let row_bytes = row_bytes(head_dim);
+    let forward_keys = if capability.0 == 9 && head_dim.is_multiple_of(64) { 128 } else { 64 };
+    let forward = (128 + 2 * 2 * forward_keys) * row_bytes;
+    let step = if has_large_blocks(capability) { 64 } else { 32 };
+    let statistics = 2 * 2 * step * size_of::<f32>();
+    let gradient = (2 * 128 + 2 * 2 * step) * row_bytes + statistics;
+    (forward + ALIGNMENT, gradient + ALIGNMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a block may have at most, by generation.
+    #[test]
+    fn shared_memory_fits_every_card() {
+        for (capability, most_kib) in [((8, 0), 163), ((8, 6), 99), ((8, 9), 99), ((9, 0), 227), ((12, 0), 99)] {
+            for head_dim in [64, 80, 96, 128] {
+                let (forward, gradient) = tensor_core_bytes(head_dim, capability);
+                assert!(forward.max(gradient) <= most_kib * 1024, "{capability:?}, head dim {head_dim}");
+            }
+        }
+        let generic = 2 * (16 + 32) * (HEAD_DIM_MAX + 1) * 4;
+        assert!(generic <= 99 * 1024);
+    }
+}

@@ -1,0 +1,126 @@
+use plimsoll_graph::Target;
+use plimsoll_plan::{GPU_PARTIAL_ROWS, Region, Step};
+use plimsoll_runtime::{Active, Backend, RuntimeError};
+
+use crate::call::Call;
+use crate::device::{Device, MemoryInfo};
+use crate::dispatch;
+use crate::error::CudaError;
+use crate::timer::Timer;
+
+/// Scratch every product may use.
+const MATMUL_WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Runs steps on one NVIDIA card.
+pub struct CudaBackend {
+    device: Device,
+    matmul_workspace_bytes: usize,
+}
+
+impl CudaBackend {
+    /// Takes the card of that number, as the driver counts those it may see: finds the libraries,
+    /// compiles the kernels or reads them from the cache, and loads them.
+    pub fn new(ordinal: usize) -> Result<Self, CudaError> {
+        Ok(Self { device: Device::new(ordinal)?, matmul_workspace_bytes: MATMUL_WORKSPACE_BYTES })
+    }
+
+    /// Other scratch for products than usual, for tests of small ones.
+    pub fn with_matmul_workspace(self, bytes: usize) -> Self {
+        Self { matmul_workspace_bytes: bytes, ..self }
+    }
+
+    /// Compute capability, such as (9, 0).
+    pub fn compute_capability(&self) -> (u32, u32) {
+        self.device.compute_capability()
+    }
+
+    pub fn sm_count(&self) -> u32 {
+        self.device.sm_count()
+    }
+
+    /// The card's memory as the driver sees it now, other processes included.
+    pub fn memory(&self) -> Result<MemoryInfo, CudaError> {
+        self.device.bind()?;
+        self.device.memory()
+    }
+
+    /// Runs the steps while timing the library's algorithms for each new shape of product, and keeps the
+    /// fastest. Also loads every kernel the steps use. The steps' outputs are left with arbitrary numbers,
+    /// so this comes before anything that matters is in the arena.
+    pub fn pick_algorithms(&mut self, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
+        self.device.blas().set_timing(true);
+        let ran = steps.iter().try_for_each(|step| self.run(step, active));
+        self.device.blas().set_timing(false);
+        ran?;
+        self.synchronize()
+    }
+
+    /// Runs a step and tells how many milliseconds the card was busy with it.
+    pub fn run_timed(&mut self, step: &Step, active: Active) -> Result<f32, RuntimeError> {
+        self.device.bind()?;
+        let timer = Timer::new()?;
+        let mut outcome = Ok(());
+        let ms = timer.time(self.device.compute_stream(), || {
+            outcome = self.queue(step, active);
+            Ok(())
+        })?;
+        outcome.map(|()| ms)
+    }
+
+    fn queue(&self, step: &Step, active: Active) -> Result<(), RuntimeError> {
+        dispatch::run(&Call::new(step, active, &self.device)?)
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn target(&self) -> Target {
+        let matmul_workspace_bytes = self.matmul_workspace_bytes;
+        Target { workers: 1, partial_rows: GPU_PARTIAL_ROWS, matmul_workspace_bytes }
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        Ok(self.device.allocate(bytes)?)
+    }
+
+    fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        self.queue(step, active)
+    }
+
+    fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), RuntimeError> {
+        if bytes.len() > region.bytes {
+            let reason = format!("{} bytes do not fit a region of {}", bytes.len(), region.bytes);
+            return Err(RuntimeError::Device { reason });
+        }
+        self.device.bind()?;
+        Ok(self.device.write(self.device.locate(region)?, bytes)?)
+    }
+
+    fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+        if bytes.len() > region.bytes {
+            let reason = format!("a region of {} bytes has no {} to read", region.bytes, bytes.len());
+            return Err(RuntimeError::Device { reason });
+        }
+        self.device.bind()?;
+        Ok(self.device.read(self.device.locate(region)?, bytes)?)
+    }
+
+    fn host_bytes(&mut self, _region: Region) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn fill(&mut self, region: Region, byte: u8) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        Ok(self.device.fill(self.device.locate(region)?, byte, region.bytes)?)
+    }
+
+    fn synchronize(&mut self) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        Ok(self.device.synchronize()?)
+    }
+}

@@ -1,0 +1,122 @@
+//! Compiled kernels on disk, so that only the first run compiles. Any number of processes may share
+//! the folder: an entry appears whole or not at all, and one that does not hold what it should is
+//! made again.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const MAGIC: &[u8; 8] = b"plimsol1";
+/// Magic, hash of the key, hash of the content.
+const HEADER_BYTES: usize = 24;
+
+/// A folder of entries, or none: then nothing is kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Cache {
+    folder: Option<PathBuf>,
+}
+
+impl Cache {
+    pub(crate) fn none() -> Self {
+        Self { folder: None }
+    }
+
+    /// `$XDG_CACHE_HOME/plimsoll`, else `~/.cache/plimsoll`.
+    pub(crate) fn of_user() -> Self {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+        Self { folder: base.map(|base| base.join("plimsoll").join("kernels")) }
+    }
+
+    fn path(&self, name: &str, key: u64) -> Option<PathBuf> {
+        self.folder.as_ref().map(|folder| folder.join(format!("{name}-{key:016x}.cubin")))
+    }
+
+    pub(crate) fn read(&self, name: &str, key: &str) -> Option<Vec<u8>> {
+        let key = hash(key.as_bytes());
+        let mut entry = std::fs::read(self.path(name, key)?).ok()?;
+        let header = entry.get(..HEADER_BYTES)?;
+        let content = &entry[HEADER_BYTES..];
+        (header == entry_header(key, content)).then(|| entry.split_off(HEADER_BYTES))
+    }
+
+    /// A cache that cannot be written to costs time, nothing else, so failures are not reported.
+    pub(crate) fn write(&self, name: &str, key: &str, content: &[u8]) {
+        let key = hash(key.as_bytes());
+        if let Some(path) = self.path(name, key) {
+            let _ = write_whole(&path, &[&entry_header(key, content)[..], content].concat());
+        }
+    }
+}
+
+/// Under a name of its own first, then moved into place.
+fn write_whole(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_extension(format!("{}-{count}.tmp", std::process::id()));
+    let moved = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
+    if moved.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    moved
+}
+
+fn entry_header(key: u64, content: &[u8]) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..16].copy_from_slice(&key.to_le_bytes());
+    header[16..].copy_from_slice(&hash(content).to_le_bytes());
+    header
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_cache(name: &str, test: impl FnOnce(&Cache, &std::path::Path)) {
+        let folder = std::env::temp_dir().join(format!("plimsoll-cache-{name}-{}", std::process::id()));
+        test(&Cache { folder: Some(folder.clone()) }, &folder);
+        std::fs::remove_dir_all(&folder).expect("was written to");
+    }
+
+    #[test]
+    fn an_entry_is_found_under_its_key_alone() {
+        with_cache("key", |cache, _| {
+            assert_eq!(cache.read("norm", "source"), None);
+            cache.write("norm", "source", b"code");
+            assert_eq!(cache.read("norm", "source").as_deref(), Some(&b"code"[..]));
+            assert_eq!(cache.read("norm", "other source"), None);
+        });
+    }
+
+    #[test]
+    fn a_damaged_entry_counts_as_none() {
+        with_cache("damage", |cache, folder| {
+            cache.write("norm", "source", b"some machine code");
+            let path = std::fs::read_dir(folder).expect("written").next().expect("one entry").expect("readable").path();
+            let whole = std::fs::read(&path).expect("written");
+            for cut in [0, 10, HEADER_BYTES, whole.len() - 1] {
+                std::fs::write(&path, &whole[..cut]).expect("writable");
+                assert_eq!(cache.read("norm", "source"), None, "{cut} bytes left");
+            }
+            let mut flipped = whole;
+            *flipped.last_mut().expect("not empty") ^= 1;
+            std::fs::write(&path, flipped).expect("writable");
+            assert_eq!(cache.read("norm", "source"), None);
+        });
+    }
+
+    #[test]
+    fn without_a_folder_nothing_is_kept() {
+        let cache = Cache::none();
+        cache.write("norm", "source", b"code");
+        assert_eq!(cache.read("norm", "source"), None);
+    }
+}

@@ -1,0 +1,398 @@
+//! A card with its context, its streams, its loaded kernels and the one arena.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::CString;
+
+use cudarc::driver::{result, sys};
+use plimsoll_plan::{Place, Region};
+use plimsoll_runtime::RuntimeError;
+
+use crate::blas::Blas;
+use crate::cache::Cache;
+use crate::call::Args;
+use crate::compile::{self, Compiled, Compiler, architecture};
+use crate::error::{CudaError, driver_error, reason};
+use crate::library::{self, Library};
+
+/// The first driver of CUDA 12, which every supported card and library is content with.
+const DRIVER_VERSION_MIN: i32 = 12_000;
+const CAPABILITY_MIN: (u32, u32) = (8, 0);
+/// A kernel gets more shared memory than this only after asking.
+const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
+
+/// Memory of a card as the driver counts it, other processes included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInfo {
+    pub free_bytes: usize,
+    pub total_bytes: usize,
+}
+
+pub(crate) struct Device {
+    name: String,
+    capability: (u32, u32),
+    sm_count: u32,
+    streams: Streams,
+    arena: Option<Arena>,
+    kernels: RefCell<Kernels>,
+    blas: Blas,
+    // Last, because everything above lives in it.
+    context: Context,
+}
+
+// SAFETY: handles of the driver may be used from any thread in which the context is current, and
+// `bind` makes it so; the cells are only reached through the one thread that holds the device.
+unsafe impl Send for Device {}
+
+impl Device {
+    /// Takes a card: its context, its streams, and every kernel, so that whatever the driver needs
+    /// for itself is taken before the arena is.
+    pub(crate) fn new(ordinal: usize) -> Result<Self, CudaError> {
+        library::require(&[Library::Driver, Library::Nvrtc, Library::BlasLt])?;
+        let context = Context::new(ordinal)?;
+        let name = result::device::get_name(context.device).map_err(driver_error("cuDeviceGetName"))?;
+        let capability = (
+            context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        if capability < CAPABILITY_MIN {
+            return Err(CudaError::CardTooOld { name, capability });
+        }
+        let sm_count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        context.bind()?;
+        let kernels = Kernels::load(&architecture(capability))?;
+        let (streams, blas) = (Streams::new()?, Blas::new()?);
+        Ok(Self { name, capability, sm_count, streams, arena: None, kernels: RefCell::new(kernels), blas, context })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn sm_count(&self) -> u32 {
+        self.sm_count
+    }
+
+    pub(crate) fn compute_capability(&self) -> (u32, u32) {
+        self.capability
+    }
+
+    pub(crate) fn blas(&self) -> &Blas {
+        &self.blas
+    }
+
+    pub(crate) fn compute_stream(&self) -> sys::CUstream {
+        self.streams.compute
+    }
+
+    /// Makes the card current in this thread; every way in from outside begins with it.
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+        self.context.bind()
+    }
+
+    pub(crate) fn memory(&self) -> Result<MemoryInfo, CudaError> {
+        let (free_bytes, total_bytes) = result::mem_get_info().map_err(driver_error("cuMemGetInfo"))?;
+        Ok(MemoryInfo { free_bytes, total_bytes })
+    }
+
+    /// Takes the arena, zeroed. The only allocation of device memory there is.
+    pub(crate) fn allocate(&mut self, bytes: usize) -> Result<(), CudaError> {
+        self.arena = None;
+        let memory = self.memory()?;
+        let refused = |reason: String| CudaError::OutOfMemory {
+            name: self.name.clone(),
+            bytes,
+            free: memory.free_bytes,
+            total: memory.total_bytes,
+            reason,
+        };
+        if bytes > memory.free_bytes {
+            return Err(refused("the plan needs more".to_owned()));
+        }
+        let arena = Arena::new(bytes.max(1)).map_err(|error| refused(reason(error)))?;
+        self.fill(arena.start, 0, arena.bytes)?;
+        self.synchronize()?;
+        self.arena = Some(arena);
+        Ok(())
+    }
+
+    /// The address of a region, after checking that it lies in the arena.
+    pub(crate) fn locate(&self, region: Region) -> Result<u64, RuntimeError> {
+        let refused = |reason: String| RuntimeError::Device { reason };
+        let arena = self.arena.as_ref().ok_or_else(|| refused("the arena has not been allocated".to_owned()))?;
+        if region.place != Place::Device {
+            return Err(refused(format!("a step on {} has a region in {:?}", self.name, region.place)));
+        }
+        let end = region.offset.checked_add(region.bytes);
+        if end.is_none_or(|end| end > arena.bytes) {
+            return Err(refused(format!(
+                "a region of {} bytes at {} lies outside the arena of {} bytes",
+                region.bytes, region.offset, arena.bytes
+            )));
+        }
+        Ok(arena.start + region.offset as u64)
+    }
+
+    /// The address of a region that has been checked.
+    pub(crate) fn address(&self, region: Region) -> u64 {
+        self.arena.as_ref().map_or(0, |arena| arena.start) + region.offset as u64
+    }
+
+    pub(crate) fn launch(
+        &self,
+        module: &'static str,
+        kernel: &str,
+        grid: (u32, u32, u32),
+        block: u32,
+        shared_bytes: u32,
+        mut args: Args,
+    ) -> Result<(), CudaError> {
+        if grid.0 == 0 || grid.1 == 0 || grid.2 == 0 {
+            return Ok(());
+        }
+        let function = self.kernels.borrow_mut().function(module, kernel, shared_bytes)?;
+        let mut pointers = args.pointers();
+        // SAFETY: the function's module stays loaded; the driver copies the arguments before it returns.
+        // That they match the kernel's parameters is the family file's concern, beside the kernel's name.
+        unsafe {
+            result::launch_kernel(function, grid, (block, 1, 1), shared_bytes, self.streams.compute, &mut pointers)
+        }
+        .map_err(driver_error(format!("launch of {module}.{kernel} on {grid:?} x {block}")))
+    }
+
+    pub(crate) fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: both places come from checked regions of the arena.
+        unsafe { result::memcpy_dtod_async(dst, src, bytes, self.streams.compute) }
+            .map_err(driver_error("cuMemcpyDtoDAsync"))
+    }
+
+    pub(crate) fn fill(&self, dst: u64, byte: u8, bytes: usize) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the place comes from a checked region of the arena.
+        unsafe { result::memset_d8_async(dst, byte, bytes, self.streams.compute) }
+            .map_err(driver_error("cuMemsetD8Async"))
+    }
+
+    /// Copies in behind everything queued so far. Returns when the host's bytes are no longer needed.
+    pub(crate) fn write(&self, dst: u64, bytes: &[u8]) -> Result<(), CudaError> {
+        // SAFETY: the place was checked to hold the bytes, which live until the stream has been waited for.
+        unsafe { result::memcpy_htod_async(dst, bytes, self.streams.compute) }
+            .map_err(driver_error("cuMemcpyHtoDAsync"))?;
+        self.wait(self.streams.compute)
+    }
+
+    /// Copies out what is there once everything queued so far is done.
+    pub(crate) fn read(&self, src: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
+        // SAFETY: as in `write`.
+        unsafe { result::memcpy_dtoh_async(bytes, src, self.streams.compute) }
+            .map_err(driver_error("cuMemcpyDtoHAsync"))?;
+        self.wait(self.streams.compute)
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
+        self.streams.all().into_iter().try_for_each(|stream| self.wait(stream))
+    }
+
+    fn wait(&self, stream: sys::CUstream) -> Result<(), CudaError> {
+        // SAFETY: the stream lives as long as the device.
+        unsafe { result::stream::synchronize(stream) }.map_err(driver_error("a kernel or copy failed"))
+    }
+}
+
+/// The card's primary context.
+struct Context {
+    device: sys::CUdevice,
+    handle: sys::CUcontext,
+}
+
+impl Context {
+    fn new(ordinal: usize) -> Result<Self, CudaError> {
+        check_driver()?;
+        result::init().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
+        let count = result::device::get_count().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
+        if count == 0 {
+            return Err(CudaError::NoDevice { reason: "the driver lists none".to_owned() });
+        }
+        if ordinal >= count as usize {
+            return Err(CudaError::NoSuchDevice { ordinal, count: count as usize });
+        }
+        let device = result::device::get(ordinal as i32).map_err(driver_error("cuDeviceGet"))?;
+        // SAFETY: the device exists.
+        let handle =
+            unsafe { result::primary_ctx::retain(device) }.map_err(driver_error("cuDevicePrimaryCtxRetain"))?;
+        Ok(Self { device, handle })
+    }
+
+    fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, CudaError> {
+        // SAFETY: the device exists.
+        unsafe { result::device::get_attribute(self.device, attribute) }
+            .map(|value| value as u32)
+            .map_err(driver_error("cuDeviceGetAttribute"))
+    }
+
+    fn bind(&self) -> Result<(), CudaError> {
+        // SAFETY: retained until dropped.
+        unsafe { result::ctx::set_current(self.handle) }.map_err(driver_error("cuCtxSetCurrent"))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once, released once.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+fn check_driver() -> Result<(), CudaError> {
+    let mut found = 0;
+    // SAFETY: writes one integer; needs no initialisation.
+    unsafe { sys::cuDriverGetVersion(&raw mut found) }.result().map_err(driver_error("cuDriverGetVersion"))?;
+    if found < DRIVER_VERSION_MIN {
+        return Err(CudaError::DriverTooOld { found, needed: DRIVER_VERSION_MIN });
+    }
+    Ok(())
+}
+
+/// One queue for kernels, one for copies in each direction.
+struct Streams {
+    compute: sys::CUstream,
+    copy_in: sys::CUstream,
+    copy_out: sys::CUstream,
+}
+
+impl Streams {
+    fn new() -> Result<Self, CudaError> {
+        let stream =
+            || result::stream::create(result::stream::StreamKind::NonBlocking).map_err(driver_error("cuStreamCreate"));
+        Ok(Self { compute: stream()?, copy_in: stream()?, copy_out: stream()? })
+    }
+
+    fn all(&self) -> [sys::CUstream; 3] {
+        [self.compute, self.copy_in, self.copy_out]
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for stream in self.all() {
+            // SAFETY: created once, destroyed once.
+            let _ = unsafe { result::stream::destroy(stream) };
+        }
+    }
+}
+
+/// Loaded modules and the functions looked up so far.
+struct Kernels {
+    compiler: Compiler,
+    modules: HashMap<&'static str, sys::CUmodule>,
+    functions: HashMap<&'static str, HashMap<String, Function>>,
+}
+
+#[derive(Clone, Copy)]
+struct Function {
+    handle: sys::CUfunction,
+    /// Dynamic shared memory it may be given.
+    shared_bytes_max: u32,
+}
+
+impl Kernels {
+    /// Loads everything but attention, of which a model uses one kind of many: that comes with its first launch.
+    fn load(arch: &str) -> Result<Self, CudaError> {
+        let compiler = Compiler::new(arch, Cache::of_user())?;
+        let mut modules = HashMap::new();
+        for compiled in compiler.several(compile::modules().filter(|name| !name.starts_with("attention")))? {
+            modules.insert(compiled.module, load(&compiled)?);
+        }
+        Ok(Self { compiler, modules, functions: HashMap::new() })
+    }
+
+    fn module(&mut self, module: &'static str) -> Result<sys::CUmodule, CudaError> {
+        if let Some(&loaded) = self.modules.get(module) {
+            return Ok(loaded);
+        }
+        let loaded = load(&self.compiler.module(module)?)?;
+        self.modules.insert(module, loaded);
+        Ok(loaded)
+    }
+
+    fn function(
+        &mut self,
+        module: &'static str,
+        kernel: &str,
+        shared_bytes: u32,
+    ) -> Result<sys::CUfunction, CudaError> {
+        let known = self.functions.get(module).and_then(|functions| functions.get(kernel)).copied();
+        if let Some(function) = known.filter(|function| shared_bytes <= function.shared_bytes_max) {
+            return Ok(function.handle);
+        }
+        let handle = match known {
+            Some(function) => function.handle,
+            None => look_up(self.module(module)?, module, kernel)?,
+        };
+        if shared_bytes > SHARED_BYTES_DEFAULT {
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function's module stays loaded.
+            unsafe { result::function::set_function_attribute(handle, attribute, shared_bytes as i32) }
+                .map_err(driver_error(format!("{shared_bytes} bytes of shared memory for {module}.{kernel}")))?;
+        }
+        let function = Function { handle, shared_bytes_max: shared_bytes.max(SHARED_BYTES_DEFAULT) };
+        self.functions.entry(module).or_default().insert(kernel.to_owned(), function);
+        Ok(handle)
+    }
+}
+
+fn load(compiled: &Compiled) -> Result<sys::CUmodule, CudaError> {
+    // SAFETY: the image is a complete cubin; the driver copies it.
+    unsafe { result::module::load_data(compiled.cubin.as_ptr().cast()) }
+        .map_err(driver_error(format!("loading kernels/{}.cu", compiled.module)))
+}
+
+fn look_up(loaded: sys::CUmodule, module: &str, kernel: &str) -> Result<sys::CUfunction, CudaError> {
+    let name = CString::new(kernel)
+        .map_err(|_| CudaError::Driver { call: format!("{module}.{kernel}"), reason: "no such kernel".to_owned() })?;
+    // SAFETY: the module stays loaded.
+    unsafe { result::module::get_function(loaded, name) }.map_err(driver_error(format!("{module}.{kernel}")))
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        for &module in self.modules.values() {
+            // SAFETY: loaded once, unloaded once, after the last launch.
+            let _ = unsafe { result::module::unload(module) };
+        }
+    }
+}
+
+/// The one allocation.
+struct Arena {
+    start: u64,
+    bytes: usize,
+}
+
+impl Arena {
+    fn new(bytes: usize) -> Result<Self, cudarc::driver::DriverError> {
+        // SAFETY: given back by `drop` alone.
+        let start = unsafe { result::malloc_sync(bytes) }?;
+        Ok(Self { start, bytes })
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated once, freed once; the device waits for its queues before it lets go.
+        let _ = unsafe { result::free_sync(self.start) };
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Whatever still runs uses the arena. Errors have nobody left to go to.
+        let _ = self.bind();
+        let _ = self.synchronize();
+    }
+}

@@ -1,0 +1,35 @@
+//! From an operator to its family.
+
+use plimsoll_graph::Op;
+use plimsoll_runtime::RuntimeError;
+
+use crate::call::Call;
+use crate::{activation, attention, elementwise, embedding, linear, loss, norm, optimizer, rope, score};
+
+pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
+    match &call.step.op {
+        Op::Linear(op) => linear::linear(op, call),
+        Op::BiasGrad(op) => linear::bias_grad(op, call),
+        Op::RmsNorm(op) => norm::rms_norm(op, call),
+        Op::RmsNormGrad(op) => norm::rms_norm_grad(op, call),
+        Op::HeadNorm(op) => norm::head_norm(op, call),
+        Op::HeadNormGrad(op) => norm::head_norm_grad(op, call),
+        Op::Rope(op) => rope::rope(op, call),
+        Op::Attention(op) => attention::attention(op, call),
+        Op::AttentionGrad(op) => attention::attention_grad(op, call),
+        Op::Gated(op) => activation::gated(op, call),
+        Op::GatedGrad(op) => activation::gated_grad(op, call),
+        Op::Pointwise(op) => activation::pointwise(op, call),
+        Op::PointwiseGrad(op) => activation::pointwise_grad(op, call),
+        Op::Embed(_) => embedding::embed(call),
+        Op::EmbedGrad(_) => embedding::embed_grad(call),
+        Op::VocabLoss(op) => loss::vocab_loss(op, call),
+        Op::LastLogits(op) => loss::last_logits(op, call),
+        Op::PairLoss(op) => score::pair_loss(op, call),
+        Op::Add(_) => elementwise::add(call),
+        Op::Dropout(op) => elementwise::dropout(op, call),
+        Op::GlobalNorm(op) => optimizer::global_norm(op, call),
+        Op::AdamW(op) => optimizer::adamw(op, call),
+        Op::Sgd(op) => optimizer::sgd(op, call),
+    }
+}

@@ -1,0 +1,37 @@
+//! The CUDA backend: kernels compiled at run time for the card that is there, products through
+//! cuBLASLt, one arena taken at the start.
+//!
+//! One file per operator family, named as in `graph/src/ops`, each beside `kernels/{family}.cu`.
+//! `library` finds what NVIDIA provides, `compile` and `cache` turn kernels into machine code,
+//! `device` holds the card, `call` a step's operands, `blas` and `descriptor` the products.
+//!
+//! Results depend on the active shape, the card and the libraries' versions, never on addresses:
+//! every sum has a fixed order, and no kernel adds with atomics.
+
+mod activation;
+mod attention;
+mod backend;
+mod blas;
+mod cache;
+mod call;
+mod compile;
+mod descriptor;
+mod device;
+mod dispatch;
+mod elementwise;
+mod embedding;
+mod error;
+mod library;
+mod linear;
+mod loss;
+mod mask;
+mod norm;
+mod optimizer;
+mod rope;
+mod score;
+mod timer;
+
+pub use backend::CudaBackend;
+pub use compile::{Compiled, architecture, compile_all};
+pub use device::MemoryInfo;
+pub use error::{CudaError, Missing};
