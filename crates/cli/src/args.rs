@@ -56,6 +56,9 @@ pub struct BenchArgs {
     /// The run
     #[arg(value_name = "RUN.yaml")]
     pub file: PathBuf,
+    /// Time every operator alone and show where the time goes
+    #[arg(long)]
+    pub profile: bool,
     #[command(flatten)]
     pub common: CommonArgs,
 }

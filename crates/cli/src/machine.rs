@@ -1,11 +1,12 @@
 //! The device a run is planned for or runs on, and the budgets on it.
 
 use plimsoll_cpu::CpuBackend;
+use plimsoll_cuda::{CudaBackend, CudaError};
 use plimsoll_plan::{Backing, Budgets, DeviceProfile, device_names, known_device};
 use plimsoll_runtime::Backend;
 use plimsoll_train::host_available_bytes;
 
-use crate::config::{Budget, Resolved};
+use crate::config::{Budget, Mode, Resolved};
 use crate::error::Failure;
 
 /// A device that is here.
@@ -16,9 +17,24 @@ pub struct Present {
 
 /// Of what is available, the part an automatic budget takes; the rest is for whoever else runs here.
 const AUTO_SHARE: f64 = 0.9;
+/// What the driver takes besides once schedules are recorded and the last kernels are loaded.
+const RECORDING_BYTES: u64 = 192 << 20;
 
-fn is_cpu(name: &str) -> bool {
-    matches!(name, "auto" | "cpu")
+/// What stands in `device`.
+enum Named {
+    Auto,
+    Cpu,
+    Cuda(usize),
+    Card,
+}
+
+fn named(name: &str) -> Named {
+    match name {
+        "auto" => Named::Auto,
+        "cpu" => Named::Cpu,
+        "cuda" => Named::Cuda(0),
+        _ => name.strip_prefix("cuda:").and_then(|n| n.parse().ok()).map_or(Named::Card, Named::Cuda),
+    }
 }
 
 /// The CPU, with its rates measured.
@@ -35,28 +51,49 @@ fn cpu() -> Result<Present, Failure> {
     Ok(Present { backend: Box::new(backend), profile })
 }
 
+/// A card that is here, with what its driver already takes.
+fn cuda(ordinal: usize, mode: Mode) -> Result<Present, CudaError> {
+    let mut backend = CudaBackend::new(ordinal)?;
+    if mode == Mode::Eager {
+        backend = backend.eager();
+    }
+    let memory = backend.memory()?;
+    let mut profile = known_device(backend.name()).unwrap_or_else(DeviceProfile::unknown_gpu);
+    profile.name = backend.name().to_owned();
+    profile.memory_bytes = memory.total_bytes as u64;
+    profile.context_bytes = (memory.total_bytes - memory.free_bytes) as u64 + RECORDING_BYTES;
+    profile.target = backend.target();
+    Ok(Present { backend: Box::new(backend), profile })
+}
+
 /// The device to run on.
 pub fn present(resolved: &Resolved) -> Result<Present, Failure> {
     let name = &resolved.run.device;
-    if is_cpu(name) {
-        return cpu();
+    let mode = resolved.run.mode;
+    match named(name) {
+        Named::Cpu => cpu(),
+        Named::Auto => cuda(0, mode).or_else(|_| cpu()),
+        Named::Cuda(ordinal) => cuda(ordinal, mode).map_err(|e| resolved.invalid("device", e)),
+        Named::Card => Err(resolved
+            .invalid(
+                "device",
+                format!("device `{name}` cannot run anything: it is a name, not a device of this machine"),
+            )
+            .hint("use --device cpu or --device cuda:0; `plimsoll plan` plans for any card in its table")),
     }
-    Err(resolved
-        .invalid("device", format!("device `{name}` cannot run anything here: this version computes on the CPU"))
-        .hint("use --device cpu; `plimsoll plan` plans for any card in its table"))
 }
 
-/// The device to plan for; it need not be here.
+/// The device to plan for; a card from the table need not be here.
 pub fn planned(resolved: &Resolved) -> Result<DeviceProfile, Failure> {
     let name = &resolved.run.device;
-    if is_cpu(name) {
-        return Ok(cpu()?.profile);
+    match named(name) {
+        Named::Card => known_device(name).ok_or_else(|| {
+            resolved
+                .invalid("device", format!("device `{name}` is not in the table"))
+                .hint(format!("known are {}", device_names().join(", ")))
+        }),
+        _ => Ok(present(resolved)?.profile),
     }
-    known_device(name).ok_or_else(|| {
-        resolved
-            .invalid("device", format!("device `{name}` is not in the table"))
-            .hint(format!("known are {}", device_names().join(", ")))
-    })
 }
 
 pub fn budgets(resolved: &Resolved, device: &DeviceProfile) -> Budgets {

@@ -3,7 +3,7 @@ use plimsoll_cuda::CudaBackend;
 use plimsoll_runtime::Backend;
 
 /// Set to a card's number, such as `0`, the suite runs on that card too.
-const CUDA_VARIABLE: &str = "PLIMSOLL_TEST_CUDA";
+const CUDA_VARIABLE: &str = "CONFORMANCE_CUDA";
 
 /// Every backend the suite holds to the reference. A new one is added here and nowhere else.
 pub fn backends() -> Vec<Box<dyn Backend>> {

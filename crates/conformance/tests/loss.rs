@@ -34,6 +34,9 @@ fn targets(random: &mut Random, rows: usize, words: usize) -> Vec<i32> {
     (0..rows).map(|_| if random.below(4) == 0 { -100 } else { random.below(words) as i32 }).collect()
 }
 
+/// A share close to one less one: what is left has lost digits whoever computes it in float32.
+const CANCELLING: f64 = 1e-5;
+
 #[test]
 fn every_flag_and_chunking() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(70));
@@ -54,7 +57,7 @@ fn every_flag_and_chunking() {
                     let inputs = inputs(random, [rows, cols, words], targets, grad);
                     let active = Active { tokens, sequences: 1 };
                     let name = format!("{rows} x {cols}, {words} words");
-                    suite.check(&name, VocabLoss { softcap, chunks, grad }, &inputs, active, F32_SUMS);
+                    suite.check(&name, VocabLoss { softcap, chunks, grad }, &inputs, active, CANCELLING);
                 }
             }
         }

@@ -254,8 +254,8 @@ fn rate(cuda: &mut CudaBackend, side: usize, pick: bool) -> Result<(f32, f64), B
     if pick {
         cuda.pick_algorithms(std::slice::from_ref(&step), active)?;
     }
-    let mut times: Vec<f32> = (0..=TIMED_RUNS).map(|_| cuda.run_timed(&step, active)).collect::<Result<_, _>>()?;
+    let mut times: Vec<f64> = (0..=TIMED_RUNS).map(|_| cuda.run_timed(&step, active)).collect::<Result<_, _>>()?;
     let first = times.remove(0);
-    times.sort_by(f32::total_cmp);
-    Ok((first, 2.0 * (side as f64).powi(3) / f64::from(times[TIMED_RUNS / 2]) / 1e9))
+    times.sort_by(f64::total_cmp);
+    Ok(((first * 1e3) as f32, 2.0 * (side as f64).powi(3) / times[TIMED_RUNS / 2] / 1e12))
 }

@@ -1,11 +1,12 @@
 use plimsoll_graph::Target;
 use plimsoll_plan::{GPU_PARTIAL_ROWS, Region, Step};
-use plimsoll_runtime::{Active, Backend, RuntimeError};
+use plimsoll_runtime::{Active, Backend, Run, RuntimeError};
 
 use crate::call::Call;
 use crate::device::{Device, MemoryInfo};
 use crate::dispatch;
 use crate::error::CudaError;
+use crate::record::{Recordings, Way};
 use crate::timer::Timer;
 
 /// Scratch every product may use.
@@ -13,6 +14,8 @@ const MATMUL_WORKSPACE_BYTES: usize = 32 << 20;
 
 /// Runs steps on one NVIDIA card.
 pub struct CudaBackend {
+    /// Dropped before the device. `None`: nothing is recorded.
+    recordings: Option<Recordings>,
     device: Device,
     matmul_workspace_bytes: usize,
 }
@@ -21,7 +24,11 @@ impl CudaBackend {
     /// Takes the card of that number, as the driver counts those it may see: finds the libraries,
     /// compiles the kernels or reads them from the cache, and loads them.
     pub fn new(ordinal: usize) -> Result<Self, CudaError> {
-        Ok(Self { device: Device::new(ordinal)?, matmul_workspace_bytes: MATMUL_WORKSPACE_BYTES })
+        Ok(Self {
+            recordings: Some(Recordings::default()),
+            device: Device::new(ordinal)?,
+            matmul_workspace_bytes: MATMUL_WORKSPACE_BYTES,
+        })
     }
 
     /// Other scratch for products than usual, for tests of small ones.
@@ -55,16 +62,10 @@ impl CudaBackend {
         self.synchronize()
     }
 
-    /// Runs a step and tells how many milliseconds the card was busy with it.
-    pub fn run_timed(&mut self, step: &Step, active: Active) -> Result<f32, RuntimeError> {
-        self.device.bind()?;
-        let timer = Timer::new()?;
-        let mut outcome = Ok(());
-        let ms = timer.time(self.device.compute_stream(), || {
-            outcome = self.queue(step, active);
-            Ok(())
-        })?;
-        outcome.map(|()| ms)
+    /// Steps run one by one instead of being recorded and replayed.
+    pub fn eager(mut self) -> Self {
+        self.recordings = None;
+        self
     }
 
     fn queue(&self, step: &Step, active: Active) -> Result<(), RuntimeError> {
@@ -75,6 +76,43 @@ impl CudaBackend {
 impl Backend for CudaBackend {
     fn name(&self) -> &str {
         self.device.name()
+    }
+
+    fn run_schedule(&mut self, which: Run, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        let Self { device, recordings, .. } = self;
+        let queue = || steps.iter().try_for_each(|step| dispatch::run(&Call::new(step, active, device)?));
+        // Sampling has another shape every time.
+        let Some(recordings) = recordings.as_mut().filter(|_| which != Run::Sample) else { return queue() };
+        let stream = device.compute_stream();
+        match recordings.replay(which, active, stream)? {
+            Way::Plain => queue(),
+            Way::Replayed => Ok(()),
+            Way::Record => {
+                recordings.record(which, active, stream, queue)?;
+                recordings.replay(which, active, stream)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn run_timed(&mut self, step: &Step, active: Active) -> Result<f64, RuntimeError> {
+        self.device.bind()?;
+        let timer = Timer::new()?;
+        let mut outcome = Ok(());
+        let ms = timer.time(self.device.compute_stream(), || {
+            outcome = self.queue(step, active);
+            Ok(())
+        })?;
+        outcome.map(|()| f64::from(ms) / 1e3)
+    }
+
+    fn fixed_shape(&self) -> bool {
+        self.recordings.is_some()
+    }
+
+    fn used_bytes(&self) -> Option<u64> {
+        self.memory().ok().map(|memory| (memory.total_bytes - memory.free_bytes) as u64)
     }
 
     fn target(&self) -> Target {

@@ -1,8 +1,7 @@
 //! Products between tokens and weights, their gradients, and the bias's.
 //!
-//! Dropout inside a product is made by masking runs of rows into the workspace and multiplying
-//! those. For the small ranks it is used with, one kernel that masks while it multiplies would read
-//! the rows once instead of three times.
+//! Products with a small rank on one side are made by kernels of our own (`narrow`), which mask while
+//! they multiply. Dropout in any other product is made by masking runs of rows into the workspace.
 
 use std::ops::Range;
 
@@ -13,6 +12,7 @@ use plimsoll_runtime::RuntimeError;
 use crate::blas::{Bias, Factor, Onto, Product};
 use crate::call::{Args, Call, Operand, two_types, type_suffix};
 use crate::mask::Keep;
+use crate::narrow;
 
 const MODULE: &str = "linear";
 const BLOCK: u32 = 256;
@@ -22,6 +22,9 @@ const BIAS_ROWS_MIN: usize = 64;
 const ALIGNMENT: usize = 256;
 
 pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
+    if let Some(done) = narrow::run(op, call) {
+        return done;
+    }
     match op.kind {
         LinearKind::Forward => forward(op, call),
         LinearKind::InputGrad => input_grad(op, call),

@@ -43,6 +43,11 @@ impl DeviceProfile {
         if dtype.bytes() == 2 { self.matmul16_flops_per_s } else { self.matmul32_flops_per_s }
     }
 
+    /// A card that is not in the table: rates of a modest one, so that no plan counts on more.
+    pub fn unknown_gpu() -> Self {
+        card("GPU", 8.0, 40.0, 20.0, 400.0, 12.0).profile()
+    }
+
     /// A CPU with the given measured rates.
     pub fn cpu(threads: usize, memory_bytes: u64, matmul: f64, attention: f64, memory_bytes_per_s: f64) -> Self {
         Self {

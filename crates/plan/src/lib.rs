@@ -24,4 +24,4 @@ pub use recompute::Drops;
 pub use report::{Alternative, Categories, DeviceReport, HostReport, Predicted, Report};
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
 pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, plan};
-pub use time::{Estimate, estimate};
+pub use time::{Estimate, estimate, step_cost};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::{Graph, Node, OpRule, Unit};
+use plimsoll_graph::{Class, Cost, DType, Graph, Io, Node, OpRule, Role, Unit, Value};
 
-use crate::DeviceProfile;
+use crate::{Buffer, DeviceProfile, Step};
 
 /// Predicted time of one run of a graph.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,12 +42,36 @@ pub fn estimate(graph: &Graph, device: &DeviceProfile) -> Estimate {
 
 fn node_seconds(graph: &Graph, node: &Node, device: &DeviceProfile) -> (&'static str, f64) {
     let io = graph.io(node);
-    let cost = node.op.cost(&io);
+    let dtype = io.inputs[0].dtype;
+    roofline(&node.op.cost(&io), io.inputs[0].shape.rows(), dtype, device)
+}
+
+/// Work of a scheduled step with a full micro-batch, and the seconds it should take.
+pub fn step_cost(step: &Step, device: &DeviceProfile) -> (Cost, f64) {
+    let value = |b: &Buffer| Value {
+        name: String::new(),
+        shape: b.shape,
+        dtype: b.dtype,
+        role: Role::Activation,
+        extent: b.extent,
+        layer: None,
+        class: Class::NONE,
+        slot: b.slot,
+    };
+    let (inputs, outputs): (Vec<Value>, Vec<Value>) =
+        (step.inputs.iter().map(value).collect(), step.outputs.iter().map(value).collect());
+    let cost = step.op.cost(&Io { inputs: inputs.iter().collect(), outputs: outputs.iter().collect() });
+    let (_, seconds) = roofline(&cost, inputs[0].shape.rows(), inputs[0].dtype, device);
+    (cost, seconds)
+}
+
+/// The longer of computing and moving bytes, and which of them it is.
+fn roofline(cost: &Cost, rows: usize, dtype: DType, device: &DeviceProfile) -> (&'static str, f64) {
     let traffic_s = cost.bytes / device.memory_bytes_per_s;
     let (limit, compute_s) = match cost.unit {
         Unit::Matmul => {
-            let tokens = io.inputs[0].shape.rows() as f64;
-            let rate = device.matmul_flops_per_s(io.inputs[0].dtype) * tokens / (tokens + device.half_rate_tokens);
+            let tokens = rows as f64;
+            let rate = device.matmul_flops_per_s(dtype) * tokens / (tokens + device.half_rate_tokens);
             ("matmul", cost.flops / rate)
         }
         Unit::Attention => ("attention", cost.flops / device.attention_flops_per_s),

@@ -4,7 +4,7 @@ use plimsoll_plan::{Buffer, Region, Step};
 use crate::RuntimeError;
 
 /// How full the micro-batch is that a schedule runs over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Active {
     pub tokens: usize,
     pub sequences: usize,
@@ -47,6 +47,19 @@ pub trait Backend: Send {
     /// Runs a whole schedule. A device that can record one knows it again by `which` and `active`.
     fn run_schedule(&mut self, _which: Run, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
         steps.iter().try_for_each(|step| self.run(step, active))
+    }
+
+    /// Runs one operator alone and tells how many seconds the device was busy with it.
+    fn run_timed(&mut self, step: &Step, active: Active) -> Result<f64, RuntimeError> {
+        let began = std::time::Instant::now();
+        self.run(step, active)?;
+        self.synchronize()?;
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// Device memory in use as the driver counts it, other users included; `None` where the arena is host memory.
+    fn used_bytes(&self) -> Option<u64> {
+        None
     }
 
     /// Whether a micro-batch must fill its planned shape, because schedules are recorded for that shape.

@@ -72,6 +72,18 @@ impl Executor {
         backend.synchronize()
     }
 
+    /// Runs a schedule step by step; the seconds of each step, in order.
+    pub fn run_timed(&mut self, run: Run, active: Active) -> Result<Vec<f64>, RuntimeError> {
+        let Self { backend, plan, .. } = self;
+        let steps = match run {
+            Run::MicroStep => &plan.micro_step.steps,
+            Run::Update => &plan.update.steps,
+            Run::Evaluate => &plan.evaluate.steps,
+            Run::Sample => &plan.sample.steps,
+        };
+        steps.iter().map(|step| backend.run_timed(step, active)).collect()
+    }
+
     fn run_paranoid(&mut self, run: Run, active: Active) -> Result<(), RuntimeError> {
         let schedule = self.schedule(run).clone();
         verify_schedule("running", &schedule, &self.plan.slot_regions, self.plan.arena_bytes, 0)?;

@@ -1,8 +1,12 @@
 //! A few updates on synthetic tokens: measured against planned.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use plimsoll_data::{Example, ExampleRef};
+use plimsoll_graph::OpRule;
+use plimsoll_plan::{DeviceProfile, step_cost};
+use plimsoll_runtime::{Active, Run};
 use serde::Serialize;
 
 use crate::memory::peak_resident_bytes;
@@ -66,6 +70,7 @@ pub fn bench(
     }
     durations.sort_by(f64::total_cmp);
     let step_ms = durations[durations.len() / 2];
+    let gpu_used_bytes = session.executor().backend().used_bytes().unwrap_or(0);
     let report = &chosen.report;
     Ok(BenchReport {
         device: report.device.clone(),
@@ -73,7 +78,7 @@ pub fn bench(
         tokens_per_s: (sequences * max_length) as f64 / step_ms * 1e3,
         step_ms,
         first_step_s,
-        gpu: Memory { planned_bytes: report.gpu.planned_bytes, used_bytes: 0 },
+        gpu: Memory { planned_bytes: report.gpu.planned_bytes, used_bytes: gpu_used_bytes },
         host: Memory { planned_bytes: report.host.planned_bytes, used_bytes: peak_resident_bytes() },
         predicted_step_ms: report.predicted.step_ms,
         loss_first: losses[0],
@@ -81,6 +86,45 @@ pub fn bench(
         micro_batch_tokens: chosen.batch.tokens,
         accumulation: report.accumulation,
     })
+}
+
+/// Where the time of one micro-step and one update goes, by operator.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OperatorTime {
+    pub operator: &'static str,
+    pub count: usize,
+    pub ms: f64,
+    /// What the device profile says it should take.
+    pub predicted_ms: f64,
+    pub flops: f64,
+    pub bytes: f64,
+}
+
+/// Times every operator of a full micro-step and of the update, each alone; most time first.
+/// The session's state is meaningless afterwards.
+pub fn profile(prepared: &mut Prepared, device: &DeviceProfile) -> Result<Vec<OperatorTime>, TrainError> {
+    let Prepared { session, chosen } = prepared;
+    let active = Active { tokens: chosen.batch.tokens, sequences: chosen.batch.sequences };
+    let mut by_name: BTreeMap<&'static str, OperatorTime> = BTreeMap::new();
+    for (run, schedule) in [(Run::MicroStep, &chosen.plan.micro_step), (Run::Update, &chosen.plan.update)] {
+        // Once to warm up.
+        session.executor().run_timed(run, active)?;
+        let seconds = session.executor().run_timed(run, active)?;
+        for (step, seconds) in schedule.steps.iter().zip(seconds) {
+            let (cost, predicted_s) = step_cost(step, device);
+            let operator = step.op.name();
+            let empty = OperatorTime { operator, count: 0, ms: 0.0, predicted_ms: 0.0, flops: 0.0, bytes: 0.0 };
+            let entry = by_name.entry(operator).or_insert(empty);
+            entry.count += 1;
+            entry.ms += seconds * 1e3;
+            entry.predicted_ms += predicted_s * 1e3;
+            entry.flops += cost.flops;
+            entry.bytes += cost.bytes;
+        }
+    }
+    let mut times: Vec<OperatorTime> = by_name.into_values().collect();
+    times.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    Ok(times)
 }
 
 /// A sequence of exactly the given length, every token bearing loss.

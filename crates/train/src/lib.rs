@@ -14,7 +14,7 @@ mod rates;
 mod session;
 mod weights;
 
-pub use bench::{BenchReport, bench};
+pub use bench::{BenchReport, OperatorTime, bench, profile};
 pub use error::TrainError;
 pub use event::{EvalEvent, Event, StepEvent};
 pub use export::export;

@@ -29,6 +29,13 @@ pub struct Prepared {
 /// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
 const HEADROOM_BYTES: u64 = 3 << 20;
 
+/// The same where a driver's libraries load their own code on the host as they are first used.
+const GPU_HEADROOM_BYTES: u64 = 192 << 20;
+
+fn headroom_bytes(device: &DeviceProfile) -> u64 {
+    if device.backing == Backing::Gpu { GPU_HEADROOM_BYTES } else { HEADROOM_BYTES }
+}
+
 /// Plans without touching a device.
 pub fn plan_only(
     spec: &Spec,
@@ -78,7 +85,7 @@ pub fn prepare(
         return_free_memory();
         Fixed {
             gpu_context_bytes: device.context_bytes,
-            host_process_bytes: (resident_bytes() + HEADROOM_BYTES).saturating_sub(data_bytes),
+            host_process_bytes: (resident_bytes() + headroom_bytes(device)).saturating_sub(data_bytes),
             host_data_bytes: data_bytes,
         }
     };

@@ -90,8 +90,8 @@ pub(crate) fn adapter_prefix(parameter: &Parameter) -> &'static str {
     if parameter.kind == ParameterKind::Score { "base_model.model." } else { "" }
 }
 
-/// Elements that are drawn before they are written to their place, and by one thread at a time.
-const PIECE: usize = 1 << 18;
+/// Elements that are drawn before they are written to a device, and by one thread at a time.
+const PIECE: usize = 1 << 22;
 const BLOCK: usize = 1 << 14;
 
 /// Draws a parameter. Every element depends on the seed, the parameter and its own place, and on nothing else.
@@ -99,16 +99,23 @@ fn draw(session: &mut Session, parameter: &Parameter, slot: SlotId, stream: u64)
     let region = session.executor().plan().slot(slot);
     let dtype = session.executor().plan().slots.get(slot).dtype;
     let key = mix(session.seed() ^ mix(stream.wrapping_add(0x5eed)));
-    let elements = parameter.shape.elements();
-    let mut piece = vec![0u8; PIECE.min(elements) * dtype.bytes()];
-    for first in (0..elements).step_by(PIECE) {
-        let bytes = &mut piece[..PIECE.min(elements - first) * dtype.bytes()];
+    let fill = |first: usize, bytes: &mut [u8]| {
         bytes.par_chunks_mut(BLOCK * dtype.bytes()).enumerate().for_each(|(block, bytes)| {
             for (index, element) in bytes.chunks_exact_mut(dtype.bytes()).enumerate() {
                 let counter = (first + block * BLOCK + index) as u64;
                 store(drawn(parameter.init, key, counter), dtype, element);
             }
         });
+    };
+    if let Some(place) = session.executor().backend().host_bytes(region) {
+        fill(0, place);
+        return Ok(());
+    }
+    let elements = parameter.shape.elements();
+    let mut piece = vec![0u8; PIECE.min(elements) * dtype.bytes()];
+    for first in (0..elements).step_by(PIECE) {
+        let bytes = &mut piece[..PIECE.min(elements - first) * dtype.bytes()];
+        fill(first, bytes);
         let offset = region.offset + first * dtype.bytes();
         session.executor().backend().write(Region { offset, bytes: bytes.len(), ..region }, bytes)?;
     }

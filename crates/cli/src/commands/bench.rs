@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use plimsoll_train::{bench, prepare};
+use plimsoll_train::{OperatorTime, bench, prepare, profile};
 
 use super::print_origins;
 use crate::args::BenchArgs;
@@ -49,6 +49,14 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
         format!("{:.1} ms", report.step_ms),
         ratio(report.step_ms, report.predicted_step_ms),
     ]);
+    if report.gpu.planned_bytes > 0 {
+        table.row([
+            "GPU memory".to_owned(),
+            bytes(report.gpu.planned_bytes),
+            bytes(report.gpu.used_bytes),
+            ratio(report.gpu.used_bytes as f64, report.gpu.planned_bytes as f64),
+        ]);
+    }
     table.row([
         "host memory".to_owned(),
         bytes(report.host.planned_bytes),
@@ -60,5 +68,34 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
         "{:.0} tokens/s, loss {:.4} -> {:.4}, first update after {:.2} s",
         report.tokens_per_s, report.loss_first, report.loss_last, report.first_step_s
     ));
+    if args.profile {
+        printer.data(operators(&profile(&mut prepared, &present.profile)?));
+    }
     Ok(())
+}
+
+/// Where the time goes, most first; rates are those of a full micro-batch.
+fn operators(times: &[OperatorTime]) -> Table {
+    let total: f64 = times.iter().map(|t| t.ms).sum();
+    let mut table = Table::new(&[
+        Column::left("operator"),
+        Column::right("calls"),
+        Column::right("ms"),
+        Column::right("share"),
+        Column::right("predicted ms"),
+        Column::right("TFLOP/s"),
+        Column::right("GB/s"),
+    ]);
+    for time in times {
+        table.row([
+            time.operator.to_owned(),
+            time.count.to_string(),
+            format!("{:.3}", time.ms),
+            format!("{:.1} %", 100.0 * time.ms / total),
+            format!("{:.3}", time.predicted_ms),
+            format!("{:.3}", time.flops / time.ms / 1e9),
+            format!("{:.0}", time.bytes / time.ms / 1e6),
+        ]);
+    }
+    table
 }

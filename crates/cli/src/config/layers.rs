@@ -81,12 +81,16 @@ fn from_source(source: Source<'_>) -> Result<Node, Failure> {
     Ok(if tree.is_null() { Node::empty_map(place(1, 1)) } else { tree })
 }
 
+/// Variables that say something about the machine, not about the run.
+const NOT_KEYS: [&str; 1] = ["PLIMSOLL_CUDA_PATH"];
+
 /// Every `PLIMSOLL_*` variable, as one layer.
 fn from_environment(variables: &[(String, String)]) -> Result<Node, Failure> {
     let known: Vec<(String, String)> =
         schema::paths().into_iter().map(|(path, _)| (variable_of(&path), path)).collect();
     let mut tree = Node::empty_map(Origin::Default);
-    let mut ours: Vec<_> = variables.iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    let is_key = |name: &str| name.starts_with(PREFIX) && !NOT_KEYS.contains(&name);
+    let mut ours: Vec<_> = variables.iter().filter(|(name, _)| is_key(name)).collect();
     ours.sort();
     for (name, value) in ours {
         let Some((_, path)) = known.iter().find(|(variable, _)| variable == name) else {

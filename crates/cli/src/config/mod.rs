@@ -40,5 +40,5 @@ pub use resolved::Resolved;
 pub use run::{Batch, Length, RunConfig};
 pub use size::Budget;
 pub use words::{
-    DataFormat, Goal, Init, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
+    DataFormat, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
 };

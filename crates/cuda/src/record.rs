@@ -1,0 +1,81 @@
+//! Schedules recorded once as CUDA graphs and replayed: one launch instead of thousands.
+
+use std::collections::HashMap;
+
+use cudarc::driver::{result, sys};
+use plimsoll_runtime::{Active, Run};
+
+use crate::error::{CudaError, driver_error};
+
+/// A graph ready to be launched.
+struct Recording(sys::CUgraphExec);
+
+// SAFETY: the driver lets any thread launch a graph whose context is current, which every way in makes sure of.
+unsafe impl Send for Recording {}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // SAFETY: instantiated once, destroyed once. At exit the context may be gone already.
+        let _ = unsafe { result::graph::exec_destroy(self.0) };
+    }
+}
+
+/// What has been recorded so far, by schedule and by how full its micro-batch was.
+#[derive(Default)]
+pub(crate) struct Recordings {
+    /// `None`: run once step by step, to be recorded the next time.
+    known: HashMap<(Run, Active), Option<Recording>>,
+}
+
+/// What to do with a schedule.
+pub(crate) enum Way {
+    /// Everything it uses is not loaded yet: run it step by step.
+    Plain,
+    Record,
+    Replayed,
+}
+
+impl Recordings {
+    /// Replays the schedule if it was recorded.
+    pub(crate) fn replay(&mut self, which: Run, active: Active, stream: sys::CUstream) -> Result<Way, CudaError> {
+        match self.known.get(&(which, active)) {
+            Some(Some(recording)) => {
+                // SAFETY: the graph and the stream live as long as the device.
+                unsafe { result::graph::launch(recording.0, stream) }.map_err(driver_error("cuGraphLaunch"))?;
+                Ok(Way::Replayed)
+            }
+            Some(None) => Ok(Way::Record),
+            None => {
+                self.known.insert((which, active), None);
+                Ok(Way::Plain)
+            }
+        }
+    }
+
+    /// Records what `queue` puts on the stream.
+    pub(crate) fn record<E: From<CudaError>>(
+        &mut self,
+        which: Run,
+        active: Active,
+        stream: sys::CUstream,
+        queue: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives; capturing ends below on every path.
+        unsafe { result::stream::begin_capture(stream, mode) }.map_err(driver_error("cuStreamBeginCapture"))?;
+        let queued = queue();
+        // SAFETY: as above.
+        let graph = unsafe { result::stream::end_capture(stream) };
+        queued?;
+        let graph = graph.map_err(driver_error("cuStreamEndCapture"))?;
+        // SAFETY: the graph was just made; the instance does not need it afterwards.
+        let instance = unsafe {
+            let instance = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            instance
+        };
+        let recording = Recording(instance.map_err(driver_error("cuGraphInstantiate"))?);
+        self.known.insert((which, active), Some(recording));
+        Ok(())
+    }
+}
