@@ -1,45 +1,38 @@
-//! The decoder family (Llama, Mistral, Qwen2, Qwen3) as a forward graph over flat tokens.
+//! The decoder family (Llama, Mistral, Qwen2, Qwen3): its parameters under their Hugging Face names.
 
 use std::collections::HashMap;
 
-use plimsoll_graph::ops::{
-    Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, Linear, PairLoss, RmsNorm, Rope, VocabLoss,
-};
-use plimsoll_graph::{BatchShape, Class, DType, Extent, Graph, Role, Shape, Slot, SlotId, SlotTable, ValueId};
+use plimsoll_graph::{BatchShape, DType, Extent, Role, Shape, Slot, SlotId, SlotTable};
 
 use crate::adapter::LINEAR_LAYERS;
 use crate::parameters::matches;
-use crate::program::Inputs;
-use crate::{DecoderConfig, Head, Init, Lora, ModelError, Parameter, ParameterKind, Part, Recipe};
-
-/// Sequences sampled side by side at most; their logits are the only full ones there ever are.
-pub(crate) const SAMPLE_SEQUENCES: usize = 16;
+use crate::{DecoderConfig, Head, Init, ModelError, Parameter, ParameterKind, Part, Recipe};
 
 /// Hugging Face's name of the score head's weight.
 pub const SCORE_WEIGHT: &str = "score.weight";
 
 /// One of the four places in a block where tokens meet weights; several Hugging Face layers may share it.
-struct Projection {
+pub(crate) struct Projection {
     /// Last part of the slot's name.
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// Module the Hugging Face layers belong to.
     module: &'static str,
-    layers: Vec<(&'static str, usize)>,
+    pub(crate) layers: Vec<(&'static str, usize)>,
     in_features: usize,
-    bias: bool,
+    pub(crate) bias: bool,
 }
 
 impl Projection {
-    fn out_features(&self) -> usize {
+    pub(crate) fn out_features(&self) -> usize {
         self.layers.iter().map(|(_, rows)| rows).sum()
     }
 }
 
-/// Parameters and how to wire them; makes a forward graph for any purpose.
+/// Every parameter, registered; `Forward` wires them.
 pub(crate) struct Decoder<'a> {
-    config: &'a DecoderConfig,
-    recipe: &'a Recipe,
-    batch: BatchShape,
+    pub(crate) config: &'a DecoderConfig,
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) batch: BatchShape,
     parameters: Vec<Parameter>,
     by_name: HashMap<String, usize>,
 }
@@ -109,7 +102,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn projections(&self) -> [Projection; 4] {
+    pub(crate) fn projections(&self) -> [Projection; 4] {
         let config = self.config;
         let (d, f, heads) = (config.hidden_size, config.intermediate_size, config.heads);
         let (q, kv) = (heads.query_cols(), heads.kv * heads.head_dim);
@@ -269,304 +262,12 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn weight(&self, graph: &mut Graph, slots: &SlotTable, name: &str) -> ValueId {
-        graph.slot(slots, self.slot(name).unwrap_or_else(|| panic!("no parameter {name}")))
-    }
-
-    fn slot(&self, name: &str) -> Option<SlotId> {
+    pub(crate) fn slot(&self, name: &str) -> Option<SlotId> {
         self.by_name.get(name).map(|&i| self.parameters[i].slot)
     }
 
-    /// Tokens to the normalised hidden state before the head.
-    fn hidden(
-        &self,
-        graph: &mut Graph,
-        slots: &SlotTable,
-        inputs: &Inputs,
-        training: bool,
-    ) -> Result<ValueId, ModelError> {
-        let tokens = graph.slot(slots, inputs.tokens);
-        let table = self.weight(graph, slots, "embed");
-        let embed = Embed { dtype: self.recipe.compute };
-        let mut x = graph.apply(embed, &[table, tokens], "embedded", Class("embedded"))?;
-        let mut branch = None;
-        for layer in 0..self.config.layers {
-            graph.set_layer(Some(layer as u32));
-            let (input, normed) = self.norm(
-                graph,
-                slots,
-                x,
-                branch,
-                layer,
-                "input_layernorm",
-                ("layer_input", Class::NONE),
-                "attn_norm",
-            )?;
-            let attended = self.attention(graph, slots, inputs, normed, layer, training)?;
-            let (middle, normed) = self.norm(
-                graph,
-                slots,
-                input,
-                Some(attended),
-                layer,
-                "post_attention_layernorm",
-                ("residual_mid", Class("residual_mid")),
-                "mlp_norm",
-            )?;
-            branch = Some(self.mlp(graph, slots, inputs, normed, layer, training)?);
-            x = middle;
-        }
-        graph.set_layer(None);
-        let weight = self.weight(graph, slots, "norm");
-        let names = [("final_input", Class::NONE), ("final_norm", Class::NONE), ("final_rstd", Class::NONE)];
-        let op = RmsNorm { eps: self.config.norm_eps, weight: true, residual: branch.is_some() };
-        let mut operands = vec![x];
-        operands.extend(branch);
-        operands.push(weight);
-        let outputs = graph.apply_all(op, &operands, &names[usize::from(branch.is_none())..])?;
-        Ok(outputs[outputs.len() - 2])
-    }
-
-    /// The residual sum (if a branch is waiting to be added) and its norm, in one operator.
-    fn norm(
-        &self,
-        graph: &mut Graph,
-        slots: &SlotTable,
-        x: ValueId,
-        branch: Option<ValueId>,
-        layer: usize,
-        name: &str,
-        (summed_name, summed_class): (&str, Class),
-        normed_class: &'static str,
-    ) -> Result<(ValueId, ValueId), ModelError> {
-        let weight = self.weight(graph, slots, &format!("layers.{layer}.{name}"));
-        let op = RmsNorm { eps: self.config.norm_eps, weight: true, residual: branch.is_some() };
-        let label = |class: &str| format!("layers.{layer}.{class}");
-        let (summed, normed, rstd) =
-            (label(summed_name), label(normed_class), format!("layers.{layer}.{normed_class}.rstd"));
-        match branch {
-            Some(branch) => {
-                let names = [(&*summed, summed_class), (&*normed, Class(normed_class)), (&*rstd, Class::NONE)];
-                let outputs = graph.apply_all(op, &[x, branch, weight], &names)?;
-                Ok((outputs[0], outputs[1]))
-            }
-            None => {
-                let names = [(&*normed, Class(normed_class)), (&*rstd, Class::NONE)];
-                let outputs = graph.apply_all(op, &[x, weight], &names)?;
-                Ok((x, outputs[0]))
-            }
-        }
-    }
-
-    fn attention(
-        &self,
-        graph: &mut Graph,
-        slots: &SlotTable,
-        inputs: &Inputs,
-        x: ValueId,
-        layer: usize,
-        training: bool,
-    ) -> Result<ValueId, ModelError> {
-        let heads = self.config.heads;
-        let [qkv_projection, out_projection, ..] = self.projections();
-        let label = |class: &str| format!("layers.{layer}.{class}");
-        let mut qkv = self.project(graph, slots, inputs, x, layer, &qkv_projection, Class("qkv"), training)?;
-        if self.config.qk_norm {
-            let weights = ["q_norm", "k_norm"].map(|n| self.weight(graph, slots, &format!("layers.{layer}.{n}")));
-            let op = HeadNorm { heads, eps: self.config.norm_eps, weight: true };
-            let (normed, rstd) = (label("qk_norm"), label("qk_norm.rstd"));
-            let names = [(&*normed, Class("qk_norm")), (&*rstd, Class::NONE)];
-            qkv = graph.apply_all(op, &[qkv, weights[0], weights[1]], &names)?[0];
-        }
-        let table = graph.slot(slots, inputs.rotary);
-        let positions = graph.slot(slots, inputs.positions);
-        let rotated = graph.apply(
-            Rope { heads, inverse: false },
-            &[qkv, table, positions],
-            &label("rotated"),
-            Class("rotated"),
-        )?;
-        let boundaries = graph.slot(slots, inputs.boundaries);
-        let op = Attention {
-            heads,
-            scale: 1.0 / (heads.head_dim as f32).sqrt(),
-            window: self.config.windows[layer],
-            max_length: self.batch.max_length,
-        };
-        let (out, lse) = (label("attn_out"), label("attn_lse"));
-        let names = [(&*out, Class("attn_out")), (&*lse, Class::NONE)];
-        let attended = graph.apply_all(op, &[rotated, boundaries], &names)?[0];
-        self.project(graph, slots, inputs, attended, layer, &out_projection, Class::NONE, training)
-    }
-
-    fn mlp(
-        &self,
-        graph: &mut Graph,
-        slots: &SlotTable,
-        inputs: &Inputs,
-        x: ValueId,
-        layer: usize,
-        training: bool,
-    ) -> Result<ValueId, ModelError> {
-        let [.., gate_up, down] = self.projections();
-        let gate_up = self.project(graph, slots, inputs, x, layer, &gate_up, Class("gate_up"), training)?;
-        let name = format!("layers.{layer}.mlp_act");
-        let act = graph.apply(Gated(self.config.activation), &[gate_up], &name, Class("mlp_act"))?;
-        self.project(graph, slots, inputs, act, layer, &down, Class::NONE, training)
-    }
-
-    /// One product for all layers that share the input, then each adapter into its own columns.
-    fn project(
-        &self,
-        graph: &mut Graph,
-        slots: &SlotTable,
-        inputs: &Inputs,
-        x: ValueId,
-        layer: usize,
-        projection: &Projection,
-        class: Class,
-        training: bool,
-    ) -> Result<ValueId, ModelError> {
-        let prefix = format!("layers.{layer}.{}", projection.name);
-        let mut y = self.base_product(graph, slots, x, &prefix, projection, class)?;
-        let Some(lora) = &self.recipe.lora else { return Ok(y) };
-        let total = projection.out_features();
-        let mut start = 0;
-        for (l, rows) in &projection.layers {
-            let cols = (projection.layers.len() > 1).then_some(Cols { start, len: *rows, total });
-            if lora.adapts(l) {
-                y = self.adapter_product(
-                    graph,
-                    slots,
-                    inputs,
-                    x,
-                    y,
-                    &format!("{prefix}.{l}"),
-                    lora,
-                    cols,
-                    class,
-                    training,
-                )?;
-            }
-            start += rows;
-        }
-        Ok(y)
-    }
-
-    fn base_product(
-        &self,
-        graph: &mut Graph,
-        slots: &SlotTable,
-        x: ValueId,
-        prefix: &str,
-        projection: &Projection,
-        class: Class,
-    ) -> Result<ValueId, ModelError> {
-        if self.slot(&format!("{prefix}.weight")).is_some() {
-            let mut operands = vec![x, self.weight(graph, slots, &format!("{prefix}.weight"))];
-            if projection.bias {
-                operands.push(self.weight(graph, slots, &format!("{prefix}.bias")));
-            }
-            let op = Linear { bias: projection.bias, ..Linear::forward() };
-            return Ok(graph.apply(op, &operands, prefix, class)?);
-        }
-        let (mut y, mut start) = (None, 0);
-        for (l, rows) in &projection.layers {
-            let mut operands = vec![x, self.weight(graph, slots, &format!("{prefix}.{l}.weight"))];
-            if projection.bias {
-                operands.push(self.weight(graph, slots, &format!("{prefix}.{l}.bias")));
-            }
-            operands.extend(y);
-            let op = Linear {
-                bias: projection.bias,
-                dest: if y.is_some() { Dest::Overwrite } else { Dest::Fresh },
-                cols: Some(Cols { start, len: *rows, total: projection.out_features() }),
-                ..Linear::forward()
-            };
-            y = Some(graph.apply(op, &operands, prefix, class)?);
-            start += rows;
-        }
-        Ok(y.expect("a projection has layers"))
-    }
-
-    fn adapter_product(
-        &self,
-        graph: &mut Graph,
-        slots: &SlotTable,
-        inputs: &Inputs,
-        x: ValueId,
-        y: ValueId,
-        prefix: &str,
-        lora: &Lora,
-        cols: Option<Cols>,
-        class: Class,
-        training: bool,
-    ) -> Result<ValueId, ModelError> {
-        let a = self.weight(graph, slots, &format!("{prefix}.lora_A"));
-        let b = self.weight(graph, slots, &format!("{prefix}.lora_B"));
-        // The adapter's place among the parameters makes its mask different from every other's.
-        let site = self.by_name[&format!("{prefix}.lora_A")] as u32;
-        let dropout = (training && lora.dropout > 0.0).then_some(InnerDropout { p: lora.dropout, site });
-        let mut operands = vec![x, a];
-        if dropout.is_some() {
-            operands.extend([graph.slot(slots, inputs.row_ids), graph.slot(slots, inputs.rng_key)]);
-        }
-        let op = Linear { dropout, ..Linear::forward() };
-        let narrow = graph.apply(op, &operands, &format!("{prefix}.narrow"), Class("adapter"))?;
-        let op = Linear { alpha: lora.scale(), dest: Dest::Accumulate, cols, ..Linear::forward() };
-        Ok(graph.apply(op, &[narrow, b, y], prefix, class)?)
-    }
-
-    fn head(&self, graph: &mut Graph, slots: &SlotTable) -> ValueId {
-        self.weight(graph, slots, if self.config.tied { "embed" } else { "head" })
-    }
-
-    /// Forward pass and loss. The gradient is not here yet.
-    pub(crate) fn loss(
-        &self,
-        slots: &SlotTable,
-        inputs: &Inputs,
-        loss_chunks: usize,
-        training: bool,
-    ) -> Result<Graph, ModelError> {
-        let mut graph = Graph::new();
-        let hidden = self.hidden(&mut graph, slots, inputs, training)?;
-        let [scale, loss] = [inputs.loss_scale, inputs.loss].map(|s| graph.slot(slots, s));
-        match inputs.pair_stats {
-            None => {
-                let head = self.head(&mut graph, slots);
-                let targets = graph.slot(slots, inputs.targets);
-                let op = VocabLoss { softcap: None, chunks: loss_chunks, grad: None };
-                graph.apply(op, &[hidden, head, targets, scale, loss], "loss", Class::NONE)?;
-            }
-            Some(stats) => {
-                let score = self.weight(&mut graph, slots, "score");
-                let [boundaries, stats] = [inputs.boundaries, stats].map(|s| graph.slot(slots, s));
-                let operands = [hidden, score, boundaries, scale, loss, stats];
-                let names = [("loss", Class::NONE), ("pair_stats", Class::NONE)];
-                graph.apply_all(PairLoss { grad: None }, &operands, &names)?;
-            }
-        }
-        Ok(graph)
-    }
-
-    /// Forward pass to the logits of each sequence's last token, which the host reads.
-    /// A score head has none.
-    pub(crate) fn sample(&self, slots: &SlotTable, inputs: &Inputs) -> Result<Graph, ModelError> {
-        let mut graph = Graph::new();
-        if self.recipe.head == Head::Score {
-            return Ok(graph);
-        }
-        let hidden = self.hidden(&mut graph, slots, inputs, false)?;
-        let head = self.head(&mut graph, slots);
-        let boundaries = graph.slot(slots, inputs.boundaries);
-        let logits = graph.apply(
-            LastLogits { softcap: None, sequences: self.batch.sequences.min(SAMPLE_SEQUENCES) },
-            &[hidden, head, boundaries],
-            "logits",
-            Class::NONE,
-        )?;
-        graph.results.push(logits);
-        Ok(graph)
+    /// A parameter's place among all; makes an adapter's dropout different from every other's.
+    pub(crate) fn position(&self, name: &str) -> usize {
+        self.by_name[name]
     }
 }

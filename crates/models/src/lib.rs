@@ -4,6 +4,7 @@ mod adapter;
 mod config;
 mod decoder;
 mod error;
+mod forward;
 mod parameters;
 mod presets;
 mod program;

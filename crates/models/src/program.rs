@@ -6,6 +6,7 @@ use plimsoll_graph::{
 };
 
 use crate::decoder::Decoder;
+use crate::forward::Forward;
 use crate::{DecoderConfig, Lora, ModelError, Parameter};
 
 /// Optimizers this version has.
@@ -136,9 +137,9 @@ pub fn build(
     let mut slots = SlotTable::default();
     let inputs = Inputs::register(&mut slots, config, recipe.head, batch);
     let decoder = Decoder::new(config, recipe, batch, &mut slots)?;
-    let evaluate = decoder.loss(&slots, &inputs, loss_chunks, false)?;
-    let sample = decoder.sample(&slots, &inputs)?;
-    let mut micro_step = decoder.loss(&slots, &inputs, loss_chunks, true)?;
+    let evaluate = Forward::new(&decoder, &slots, &inputs, false).loss(loss_chunks)?;
+    let sample = Forward::new(&decoder, &slots, &inputs, false).sample()?;
+    let mut micro_step = Forward::new(&decoder, &slots, &inputs, true).loss(loss_chunks)?;
 
     let trained: Vec<&Parameter> = decoder.parameters().iter().filter(|p| p.trainable).collect();
     if trained.is_empty() {

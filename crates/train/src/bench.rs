@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use plimsoll_data::{Example, ExampleRef};
+use plimsoll_data::{Example, ExampleRef, MicroBatch};
 use plimsoll_graph::OpRule;
 use plimsoll_plan::{DeviceProfile, step_cost};
-use plimsoll_runtime::{Active, Run};
+use plimsoll_runtime::Run;
 use serde::Serialize;
 
 use crate::memory::peak_resident_bytes;
-use crate::{Prepared, TrainError};
+use crate::{Prepared, Session, TrainError};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
@@ -50,10 +50,7 @@ pub fn bench(
 ) -> Result<BenchReport, TrainError> {
     let Prepared { session, chosen } = prepared;
     let max_length = chosen.batch.max_length;
-    let vocab = session.model.config.vocab_size;
-    let examples: Vec<Example> = (0..sequences).map(|i| synthetic(i as u64, max_length, vocab)).collect();
-    let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
-    let batches = session.pack(&views)?;
+    let batches = batches(session, sequences, max_length)?;
     let (mut durations, mut losses) = (Vec::new(), Vec::new());
     let mut first_step_s = 0.0;
     for step in 1..=WARMUP + steps {
@@ -102,9 +99,14 @@ pub struct OperatorTime {
 
 /// Times every operator of a full micro-step and of the update, each alone; most time first.
 /// The session's state is meaningless afterwards.
-pub fn profile(prepared: &mut Prepared, device: &DeviceProfile) -> Result<Vec<OperatorTime>, TrainError> {
+pub fn profile(
+    prepared: &mut Prepared,
+    sequences: usize,
+    device: &DeviceProfile,
+) -> Result<Vec<OperatorTime>, TrainError> {
     let Prepared { session, chosen } = prepared;
-    let active = Active { tokens: chosen.batch.tokens, sequences: chosen.batch.sequences };
+    let batches = batches(session, sequences, chosen.batch.max_length)?;
+    let active = session.load_whole(&batches[0])?;
     let mut by_name: BTreeMap<&'static str, OperatorTime> = BTreeMap::new();
     for (run, schedule) in [(Run::MicroStep, &chosen.plan.micro_step), (Run::Update, &chosen.plan.update)] {
         // Once to warm up.
@@ -125,6 +127,14 @@ pub fn profile(prepared: &mut Prepared, device: &DeviceProfile) -> Result<Vec<Op
     let mut times: Vec<OperatorTime> = by_name.into_values().collect();
     times.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     Ok(times)
+}
+
+/// An update of synthetic sequences, binned as a real one is.
+fn batches(session: &mut Session, sequences: usize, max_length: usize) -> Result<Vec<MicroBatch>, TrainError> {
+    let vocab = session.model.config.vocab_size;
+    let examples: Vec<Example> = (0..sequences).map(|i| synthetic(i as u64, max_length, vocab)).collect();
+    let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+    Ok(session.pack(&views)?)
 }
 
 /// A sequence of exactly the given length, every token bearing loss.

@@ -112,7 +112,7 @@ impl Session {
     }
 
     /// Loads a micro-batch for a device that may want its planned shape filled.
-    fn load_whole(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
+    pub(crate) fn load_whole(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
         if self.executor.backend().fixed_shape() {
             let shape = self.executor.plan().batch;
             return self.load_batch(&filled_up(batch, shape, self.recipe.head));

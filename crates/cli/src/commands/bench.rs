@@ -69,7 +69,7 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
         report.tokens_per_s, report.loss_first, report.loss_last, report.first_step_s
     ));
     if args.profile {
-        printer.data(operators(&profile(&mut prepared, &present.profile)?));
+        printer.data(operators(&profile(&mut prepared, spec.sequences, &present.profile)?));
     }
     Ok(())
 }

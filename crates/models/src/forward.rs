@@ -1,0 +1,248 @@
+//! The forward graph of a decoder over flat tokens, wired from its registered parameters.
+
+use plimsoll_graph::ops::{
+    Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, Linear, PairLoss, RmsNorm, Rope, VocabLoss,
+};
+use plimsoll_graph::{Class, Graph, SlotId, SlotTable, ValueId};
+
+use crate::decoder::{Decoder, Projection};
+use crate::program::Inputs;
+use crate::{Head, Lora, ModelError};
+
+/// Sequences sampled side by side at most; their logits are the only full ones there ever are.
+const SAMPLE_SEQUENCES: usize = 16;
+
+/// A graph in the making.
+pub(crate) struct Forward<'a> {
+    decoder: &'a Decoder<'a>,
+    slots: &'a SlotTable,
+    inputs: &'a Inputs,
+    /// Dropout is for training only.
+    training: bool,
+    graph: Graph,
+}
+
+impl<'a> Forward<'a> {
+    pub(crate) fn new(decoder: &'a Decoder<'a>, slots: &'a SlotTable, inputs: &'a Inputs, training: bool) -> Self {
+        Self { decoder, slots, inputs, training, graph: Graph::new() }
+    }
+
+    /// Forward pass and loss. The gradient is not here yet.
+    pub(crate) fn loss(mut self, loss_chunks: usize) -> Result<Graph, ModelError> {
+        let hidden = self.hidden()?;
+        let [scale, loss] = [self.inputs.loss_scale, self.inputs.loss].map(|s| self.slot(s));
+        match self.inputs.pair_stats {
+            None => {
+                let head = self.head();
+                let targets = self.slot(self.inputs.targets);
+                let op = VocabLoss { softcap: None, chunks: loss_chunks, grad: None };
+                self.graph.apply(op, &[hidden, head, targets, scale, loss], "loss", Class::NONE)?;
+            }
+            Some(stats) => {
+                let score = self.weight("score");
+                let [boundaries, stats] = [self.inputs.boundaries, stats].map(|s| self.slot(s));
+                let operands = [hidden, score, boundaries, scale, loss, stats];
+                let names = [("loss", Class::NONE), ("pair_stats", Class::NONE)];
+                self.graph.apply_all(PairLoss { grad: None }, &operands, &names)?;
+            }
+        }
+        Ok(self.graph)
+    }
+
+    /// Forward pass to the logits of each sequence's last token, which the host reads. A score head has none.
+    pub(crate) fn sample(mut self) -> Result<Graph, ModelError> {
+        if self.decoder.recipe.head == Head::Score {
+            return Ok(self.graph);
+        }
+        let hidden = self.hidden()?;
+        let head = self.head();
+        let boundaries = self.slot(self.inputs.boundaries);
+        let op = LastLogits { softcap: None, sequences: self.decoder.batch.sequences.min(SAMPLE_SEQUENCES) };
+        let logits = self.graph.apply(op, &[hidden, head, boundaries], "logits", Class::NONE)?;
+        self.graph.results.push(logits);
+        Ok(self.graph)
+    }
+
+    fn slot(&mut self, slot: SlotId) -> ValueId {
+        self.graph.slot(self.slots, slot)
+    }
+
+    fn weight(&mut self, name: &str) -> ValueId {
+        let slot = self.decoder.slot(name).unwrap_or_else(|| panic!("no parameter {name}"));
+        self.slot(slot)
+    }
+
+    fn head(&mut self) -> ValueId {
+        self.weight(if self.decoder.config.tied { "embed" } else { "head" })
+    }
+
+    /// Tokens to the normalised hidden state before the head.
+    fn hidden(&mut self) -> Result<ValueId, ModelError> {
+        let (table, tokens) = (self.weight("embed"), self.slot(self.inputs.tokens));
+        let embed = Embed { dtype: self.decoder.recipe.compute };
+        let mut x = self.graph.apply(embed, &[table, tokens], "embedded", Class("embedded"))?;
+        let mut branch = None;
+        for layer in 0..self.decoder.config.layers {
+            self.graph.set_layer(Some(layer as u32));
+            let names = ("layer_input", Class::NONE, "attn_norm");
+            let (input, normed) = self.norm(x, branch, layer, "input_layernorm", names)?;
+            let attended = self.attention(normed, layer)?;
+            let names = ("residual_mid", Class("residual_mid"), "mlp_norm");
+            let (middle, normed) = self.norm(input, Some(attended), layer, "post_attention_layernorm", names)?;
+            branch = Some(self.mlp(normed, layer)?);
+            x = middle;
+        }
+        self.graph.set_layer(None);
+        let weight = self.weight("norm");
+        let names = [("final_input", Class::NONE), ("final_norm", Class::NONE), ("final_rstd", Class::NONE)];
+        let op = RmsNorm { eps: self.decoder.config.norm_eps, weight: true, residual: branch.is_some() };
+        let mut operands = vec![x];
+        operands.extend(branch);
+        operands.push(weight);
+        let outputs = self.graph.apply_all(op, &operands, &names[usize::from(branch.is_none())..])?;
+        Ok(outputs[outputs.len() - 2])
+    }
+
+    /// The residual sum (if a branch is waiting to be added) and its norm, in one operator.
+    fn norm(
+        &mut self,
+        x: ValueId,
+        branch: Option<ValueId>,
+        layer: usize,
+        parameter: &str,
+        (summed_name, summed_class, normed_class): (&str, Class, &'static str),
+    ) -> Result<(ValueId, ValueId), ModelError> {
+        let weight = self.weight(&format!("layers.{layer}.{parameter}"));
+        let op = RmsNorm { eps: self.decoder.config.norm_eps, weight: true, residual: branch.is_some() };
+        let summed = format!("layers.{layer}.{summed_name}");
+        let normed = format!("layers.{layer}.{normed_class}");
+        let rstd = format!("{normed}.rstd");
+        let names = [(&*summed, summed_class), (&*normed, Class(normed_class)), (&*rstd, Class::NONE)];
+        match branch {
+            Some(branch) => {
+                let outputs = self.graph.apply_all(op, &[x, branch, weight], &names)?;
+                Ok((outputs[0], outputs[1]))
+            }
+            None => Ok((x, self.graph.apply_all(op, &[x, weight], &names[1..])?[0])),
+        }
+    }
+
+    fn attention(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
+        let config = self.decoder.config;
+        let heads = config.heads;
+        let [qkv_projection, out_projection, ..] = self.decoder.projections();
+        let label = |class: &str| format!("layers.{layer}.{class}");
+        let mut qkv = self.project(x, layer, &qkv_projection, Class("qkv"))?;
+        if config.qk_norm {
+            let weights = ["q_norm", "k_norm"].map(|n| self.weight(&format!("layers.{layer}.{n}")));
+            let op = HeadNorm { heads, eps: config.norm_eps, weight: true };
+            let (normed, rstd) = (label("qk_norm"), label("qk_norm.rstd"));
+            let names = [(&*normed, Class("qk_norm")), (&*rstd, Class::NONE)];
+            qkv = self.graph.apply_all(op, &[qkv, weights[0], weights[1]], &names)?[0];
+        }
+        let (table, positions) = (self.slot(self.inputs.rotary), self.slot(self.inputs.positions));
+        let op = Rope { heads, inverse: false };
+        let rotated = self.graph.apply(op, &[qkv, table, positions], &label("rotated"), Class("rotated"))?;
+        let boundaries = self.slot(self.inputs.boundaries);
+        let op = Attention {
+            heads,
+            scale: 1.0 / (heads.head_dim as f32).sqrt(),
+            window: config.windows[layer],
+            max_length: self.decoder.batch.max_length,
+        };
+        let (out, lse) = (label("attn_out"), label("attn_lse"));
+        let names = [(&*out, Class("attn_out")), (&*lse, Class::NONE)];
+        let attended = self.graph.apply_all(op, &[rotated, boundaries], &names)?[0];
+        self.project(attended, layer, &out_projection, Class::NONE)
+    }
+
+    fn mlp(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
+        let [.., gate_up, down] = self.decoder.projections();
+        let gate_up = self.project(x, layer, &gate_up, Class("gate_up"))?;
+        let name = format!("layers.{layer}.mlp_act");
+        let act = self.graph.apply(Gated(self.decoder.config.activation), &[gate_up], &name, Class("mlp_act"))?;
+        self.project(act, layer, &down, Class::NONE)
+    }
+
+    /// One product for all layers that share the input, then each adapter into its own columns.
+    fn project(
+        &mut self,
+        x: ValueId,
+        layer: usize,
+        projection: &Projection,
+        class: Class,
+    ) -> Result<ValueId, ModelError> {
+        let prefix = format!("layers.{layer}.{}", projection.name);
+        let mut y = self.base_product(x, &prefix, projection, class)?;
+        let Some(lora) = &self.decoder.recipe.lora else { return Ok(y) };
+        let total = projection.out_features();
+        let mut start = 0;
+        for (l, rows) in &projection.layers {
+            let cols = (projection.layers.len() > 1).then_some(Cols { start, len: *rows, total });
+            if lora.adapts(l) {
+                y = self.adapter_product(x, y, &format!("{prefix}.{l}"), lora, cols, class)?;
+            }
+            start += rows;
+        }
+        Ok(y)
+    }
+
+    fn base_product(
+        &mut self,
+        x: ValueId,
+        prefix: &str,
+        projection: &Projection,
+        class: Class,
+    ) -> Result<ValueId, ModelError> {
+        if self.decoder.slot(&format!("{prefix}.weight")).is_some() {
+            let operands = self.operands(x, prefix, projection.bias);
+            let op = Linear { bias: projection.bias, ..Linear::forward() };
+            return Ok(self.graph.apply(op, &operands, prefix, class)?);
+        }
+        let (mut y, mut start) = (None, 0);
+        for (l, rows) in &projection.layers {
+            let mut operands = self.operands(x, &format!("{prefix}.{l}"), projection.bias);
+            operands.extend(y);
+            let op = Linear {
+                bias: projection.bias,
+                dest: if y.is_some() { Dest::Overwrite } else { Dest::Fresh },
+                cols: Some(Cols { start, len: *rows, total: projection.out_features() }),
+                ..Linear::forward()
+            };
+            y = Some(self.graph.apply(op, &operands, prefix, class)?);
+            start += rows;
+        }
+        Ok(y.expect("a projection has layers"))
+    }
+
+    /// The input, the weight of that name and its bias, if there is one.
+    fn operands(&mut self, x: ValueId, name: &str, bias: bool) -> Vec<ValueId> {
+        let mut operands = vec![x, self.weight(&format!("{name}.weight"))];
+        if bias {
+            operands.push(self.weight(&format!("{name}.bias")));
+        }
+        operands
+    }
+
+    fn adapter_product(
+        &mut self,
+        x: ValueId,
+        y: ValueId,
+        prefix: &str,
+        lora: &Lora,
+        cols: Option<Cols>,
+        class: Class,
+    ) -> Result<ValueId, ModelError> {
+        let [a, b] = ["lora_A", "lora_B"].map(|side| self.weight(&format!("{prefix}.{side}")));
+        let site = self.decoder.position(&format!("{prefix}.lora_A")) as u32;
+        let dropout = (self.training && lora.dropout > 0.0).then_some(InnerDropout { p: lora.dropout, site });
+        let mut operands = vec![x, a];
+        if dropout.is_some() {
+            operands.extend([self.slot(self.inputs.row_ids), self.slot(self.inputs.rng_key)]);
+        }
+        let op = Linear { dropout, ..Linear::forward() };
+        let narrow = self.graph.apply(op, &operands, &format!("{prefix}.narrow"), Class("adapter"))?;
+        let op = Linear { alpha: lora.scale(), dest: Dest::Accumulate, cols, ..Linear::forward() };
+        Ok(self.graph.apply(op, &[narrow, b, y], prefix, class)?)
+    }
+}
