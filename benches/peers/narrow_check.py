@@ -2,6 +2,8 @@
 
     python benches/peers/narrow_check.py                 # checks, then GB/s
     python benches/peers/narrow_check.py --only checks
+    python benches/peers/narrow_check.py --define DOWN_WARPS=16 --define DOWN_STAGES=2
+    python benches/peers/narrow_check.py --sweep         # times of many tile shapes at rank 16
 
 Compiles crates/cuda/kernels/narrow.cu with NVRTC, launches it through the driver on the same grids as
 crates/cuda/src/narrow.rs, and compares all six products of an adapter with torch in float64, with and
@@ -25,6 +27,17 @@ TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 WORKSPACE_BYTES = 32 << 20
 SITE, P = 7, 0.1
 KEY = np.array([17, 99, 5, 1234567], dtype=np.uint32)
+# The tile shapes for small ranks, as the kernels and narrow.rs have them; each is a macro NARROW_...
+SHAPES = {"DOWN_ROW_TILES": 4, "DOWN_RUNS": 1, "DOWN_STAGES": 4, "DOWN_WARPS": 8, "GRADIENT_COL_WARPS": 4,
+          "GRADIENT_STAGES": 4, "GRADIENT_WARPS": 16, "PREFETCH": 128}
+DOWN_SHAPE = ("DOWN_ROW_TILES", "DOWN_RUNS", "DOWN_STAGES", "DOWN_WARPS")
+GRADIENT_SHAPE = ("GRADIENT_COL_WARPS", "GRADIENT_STAGES", "GRADIENT_WARPS")
+DOWN_SWEEP = [
+    (2, 1, 3, 16), (2, 1, 4, 8), (2, 1, 6, 8), (2, 2, 3, 8), (2, 2, 2, 16), (4, 1, 2, 16), (4, 1, 3, 8), (4, 1, 4, 8),
+    (4, 1, 3, 12), (4, 2, 2, 8), (4, 2, 3, 6), (8, 1, 2, 8), (8, 1, 3, 6)]
+GRADIENT_SWEEP = [
+    (1, 4, 8), (1, 4, 16), (2, 4, 8), (2, 4, 16), (4, 3, 16), (4, 4, 8), (4, 4, 16), (4, 8, 8), (8, 3, 16),
+    (8, 4, 8), (8, 4, 16)]
 
 
 # --- compiling and launching -----------------------------------------------------------------------
@@ -52,14 +65,21 @@ def include_folder():
     sys.exit("no folder with cuda_bf16.h found")
 
 
-def compile_cubin(arch):
+def macro(name, value):
+    if name == "PREFETCH":
+        value = f'".L2::{value}B"' if value else '""'
+    return f"--define-macro=NARROW_{name}={value}"
+
+
+def compile_cubin(arch, shapes, one_rank):
     library = nvrtc()
     with open(os.path.join(KERNELS, "narrow.cu")) as file:
         source = file.read()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"narrow.cu", 0, None, None) == 0
     options = [f"--gpu-architecture={arch}", "--std=c++17", f"--include-path={include_folder()}",
-               f"--include-path={os.path.abspath(KERNELS)}"]
+               f"--include-path={os.path.abspath(KERNELS)}", *[macro(*shape) for shape in shapes.items()]]
+    options += ["--define-macro=NARROW_ONE_RANK"] if one_rank else []
     listed = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     status = library.nvrtcCompileProgram(program, len(options), listed)
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -74,14 +94,15 @@ def compile_cubin(arch):
 
 
 class Card:
-    def __init__(self):
+    def __init__(self, shapes, one_rank=False):
+        self.shapes = {**SHAPES, **shapes}
         torch.zeros(1, device="cuda")
         self.driver = ctypes.CDLL("libcuda.so.1")
         properties = torch.cuda.get_device_properties(0)
         self.sm_count = properties.multi_processor_count
         self.capability = (properties.major, properties.minor)
         arch = f"sm_{properties.major}{properties.minor}" + ("a" if self.capability == (9, 0) else "")
-        self.cubin = compile_cubin(arch)
+        self.cubin = compile_cubin(arch, self.shapes, one_rank)
         self.module = ctypes.c_void_p()
         self.check(self.driver.cuModuleLoadData(ctypes.byref(self.module), self.cubin))
         self.functions = {}
@@ -123,9 +144,9 @@ def power_of_two(n):
     return 1 << (n - 1).bit_length()
 
 
-def block_of(card, warp_bytes, warps_max):
+def block_of(card, warp_bytes, warps_max, group):
     limit = card.shared_bytes_max()
-    warps = min(max((limit - 1024) // warp_bytes, 1), warps_max)
+    warps = min((limit - 1024) // warp_bytes, warps_max) // group * group
     shared_bytes = warps * warp_bytes
     return warps, shared_bytes, min(max((limit + 1024) // (shared_bytes + 2048), 1), 2)
 
@@ -139,17 +160,21 @@ def splits_of(card, resident, tiles, splits_max, tile_bytes):
 def dropout_args(alpha, mask):
     if mask is None:
         return [float(alpha), 0, 0, 0, 0]
-    scale = np.float32(1.0) / (np.float32(1.0) - np.float32(P))
+    scale = np.float32(65536.0) / np.float32(65536 - mask.threshold)
     return [float(np.float32(alpha) * scale), mask.row_ids, mask.key, SITE, mask.threshold]
 
 
 def down(card, name, wide, weight, rank_first, narrow, alpha, mask=None):
     (rows, rank), depth = narrow.shape, wide.shape[1]
     room = max(power_of_two(rank), 8)
-    tile_rows, warps_max = (32, 16) if room <= 16 else (64, 8)
-    warps, shared_bytes, resident = block_of(card, 3 * (tile_rows * 64 + 512 * (room // 8 | 1)), warps_max)
+    row_tiles, runs, stages, warps_max = 4, 1, 3, 8
+    if room <= 16:
+        row_tiles, runs, stages, warps_max = (card.shapes[shape] for shape in DOWN_SHAPE)
+    tile_rows = 16 * row_tiles
+    warp_bytes = stages * runs * (tile_rows * 64 + 512 * (room // 8 | 1))
+    warps, shared_bytes, resident = block_of(card, warp_bytes, warps_max, 1)
     tiles = -(-rows // tile_rows)
-    splits = splits_of(card, resident, tiles, depth // 32 // (2 * warps), tile_rows * room * 4)
+    splits = splits_of(card, resident, tiles, depth // (32 * runs) // (2 * warps), tile_rows * room * 4)
     args = [wide, wide.stride(0), weight, int(rank_first), narrow, card.workspace, rows, depth, rank]
     card.launch(f"down_{name}_{room}", (tiles, splits, 1), warps * 32, shared_bytes, args + dropout_args(alpha, mask))
 
@@ -170,9 +195,13 @@ def up(card, name, narrow, weight, rank_first, source, wide, alpha, mask=None):
 def gradient(card, name, narrow, wide, grad, rank_first, alpha, mask=None):
     (rows, rank), cols = narrow.shape, wide.shape[1]
     room = max(power_of_two(rank), 16)
-    warps, shared_bytes, resident = block_of(card, 4 * (2048 + 256 * (room // 8 | 1) + 64), 8)
-    tiles = -(-cols // 64)
-    splits = splits_of(card, resident, tiles, rows // 16 // (4 * warps), room * 64 * 4)
+    col_warps, stages, warps_max = 2, 4, 8
+    if room <= 32:
+        col_warps, stages, warps_max = (card.shapes[shape] for shape in GRADIENT_SHAPE)
+    warp_bytes = stages * (2048 + 256 * (room // 8 | 1) + 64)
+    warps, shared_bytes, resident = block_of(card, warp_bytes, warps_max, col_warps)
+    tiles = -(-cols // (64 * col_warps))
+    splits = splits_of(card, resident, tiles, rows // 16 // (2 * warps // col_warps), room * 64 * col_warps * 4)
     args = [narrow, wide, wide.stride(0), grad, int(rank_first), int(grad.dtype == torch.float32), card.workspace, rows,
             cols, rank]
     card.launch(f"gradient_{name}_{room}", (tiles, splits, 1), warps * 32, shared_bytes,
@@ -193,11 +222,11 @@ class DropoutMask:
     def __init__(self, rows, cols):
         self.row_ids = torch.randint(0, 1 << 31, (rows,), device="cuda", dtype=torch.int32)
         self.key = torch.from_numpy(KEY.view(np.int32)).cuda()
-        self.threshold = int(float(np.float32(P)) * 4294967296.0)
+        self.threshold = int(float(np.float32(P)) * 65536.0 + 0.5)
         self.cols = cols
 
     def factors(self):
-        """1 / (1 - p) where an element is kept, else 0, in float64."""
+        """1 / (1 - p) where an element is kept, else 0, in float64, with the p that 16 bits can say."""
         with np.errstate(over="ignore"):
             ids, u = self.row_ids.cpu().numpy().view(np.uint32)[:, None], np.uint32
             key = KEY[:, None]
@@ -205,8 +234,10 @@ class DropoutMask:
             k1 = key[1] ^ mix(key[3] + mix(key[2]))
             a = mix(mix(mix(k0 ^ u(0x9e3779b9)) + u(SITE)) ^ ids)
             b = mix(mix(mix(k1 ^ u(0x85ebca6b)) ^ ids) + u(SITE))
-            draws = mix(mix(np.arange(self.cols, dtype=np.uint32)[None, :] + a) ^ b)
-        return torch.from_numpy((draws >= self.threshold) / (1.0 - float(np.float32(P)))).cuda()
+            column = np.arange(self.cols, dtype=np.uint32)[None, :]
+            words = mix(mix(column // u(2) + a) ^ b)
+            draws = np.where(column % u(2) == 0, words & u(0xffff), words >> u(16))
+        return torch.from_numpy((draws >= self.threshold) * (65536.0 / (65536 - self.threshold))).cuda()
 
 
 # --- checks ----------------------------------------------------------------------------------------
@@ -245,14 +276,14 @@ def check_mask(card, checks, name):
     print(f"  share kept: {kept.double().mean().item():.5f}")
     # In the other two, sums over tokens or columns count what was kept.
     ones, counts = torch.ones_like(wide), torch.zeros(8, cols, device="cuda")
-    gradient(card, name, narrow, ones, counts, True, 1.0 - P, mask)
+    gradient(card, name, narrow, ones, counts, True, 1.0 - mask.threshold / 65536, mask)
     checks.close(f"mask {name} gradient", counts[0], kept.double().sum(0), 1e-6)
     sums = torch.empty(rows, 8, device="cuda", dtype=dtype)
     # Few enough columns that the counts are exact.
     weight.zero_()
     for n in range(8):
         weight[n, n * 61::4099] = 1
-    down(card, name, ones, weight, True, sums, 1.0 - P, mask)
+    down(card, name, ones, weight, True, sums, 1.0 - mask.threshold / 65536, mask)
     checks.close(f"mask {name} down", sums, kept.double() @ weight.double().T, 4e-3)
 
 
@@ -392,12 +423,56 @@ def measure(card, rows):
             print(f"{wide_cols:>6} {label:<30}" + "".join(cells))
 
 
+def sweep(rows):
+    """Times of many tile shapes, in microseconds, each checked once against the first."""
+    rank, name, dtype = 16, "bf16", torch.bfloat16
+    candidates = [("down", dict(zip(DOWN_SHAPE, shape), PREFETCH=bytes))
+                  for shape in DOWN_SWEEP for bytes in (0, 128, 256)]
+    candidates += [("gradient", dict(zip(GRADIENT_SHAPE, shape), PREFETCH=bytes))
+                   for shape in GRADIENT_SWEEP for bytes in (0, 128)]
+    cards = [(family, shapes, Card(shapes, one_rank=True)) for family, shapes in candidates]
+    expected = {}
+    for wide_cols in (4096, 14336):
+        sets = max(2, (600 << 20) // (rows * wide_cols * 2))
+        wides = [torch.randn(rows, wide_cols, device="cuda").to(dtype) for _ in range(sets)]
+        mask = DropoutMask(rows, wide_cols)
+        narrow = torch.randn(rows, rank, device="cuda").to(dtype) * 0.01
+        out = torch.empty_like(narrow)
+        a = torch.randn(rank, wide_cols, device="cuda").to(dtype) * 0.01
+        b = a.T.contiguous()
+        grad_a, grad_b = torch.zeros(rank, wide_cols, device="cuda"), torch.zeros(wide_cols, rank, device="cuda")
+        print(f"{'in = ' + str(wide_cols):<63}{'dropout':>8}{'plain':>8}{'B side':>8}")
+        for family, shapes, card in cards:
+            if family == "down":
+                kernels = [lambda w: down(card, name, w, a, True, out, 1.0, mask),
+                           lambda w: down(card, name, w, a, True, out, 1.0),
+                           lambda w: down(card, name, w, b, False, out, 1.0)]
+                result = out
+            else:
+                kernels = [lambda w: gradient(card, name, narrow, w, grad_a, True, 1.0, mask),
+                           lambda w: gradient(card, name, narrow, w, grad_a, True, 1.0),
+                           lambda w: gradient(card, name, narrow, w, grad_b, False, 1.0)]
+                result = grad_a
+            grad_a.zero_()
+            kernels[0](wides[0])
+            right = expected.setdefault((family, wide_cols), result.double())
+            error = ((result.double() - right).norm() / right.norm()).item()
+            times = [time_us([lambda w=w, kernel=kernel: kernel(w) for w in wides]) for kernel in kernels]
+            label = " ".join(f"{key.split('_', 1)[-1].lower()} {value}" for key, value in shapes.items())
+            wrong = "" if error < 3e-3 else f"  WRONG by {error:.1e}"
+            print(f"  {family:<9}{label:<52}" + "".join(f"{us:8.1f}" for us in times) + wrong, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=["checks", "times"])
     parser.add_argument("--rows", type=int, default=4096)
+    parser.add_argument("--define", action="append", default=[], metavar="SHAPE=N", help=", ".join(SHAPES))
+    parser.add_argument("--sweep", action="store_true", help="time many tile shapes instead")
     options = parser.parse_args()
-    card = Card()
+    if options.sweep:
+        return sweep(options.rows)
+    card = Card({name: int(value) for name, value in (pair.split("=") for pair in options.define)})
     right = options.only == "times" or check(card)
     if options.only != "checks":
         measure(card, options.rows)

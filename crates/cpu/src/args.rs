@@ -6,6 +6,7 @@ use plimsoll_runtime::{Active, RuntimeError};
 
 use crate::arena::Arena;
 use crate::backend::{DEVICE, device_error, locate};
+use crate::product::{PackingRoom, packing_bytes};
 use crate::workers::Workers;
 
 /// One step about to run.
@@ -113,16 +114,34 @@ impl<'a> Call<'a> {
 
     /// Scratch for a matrix.
     pub(crate) fn workspace<T: Element>(&self, rows: usize, cols: usize) -> Result<Rows<T>, RuntimeError> {
-        let needed = rows * cols * size_of::<T>();
-        if needed == 0 {
-            return Ok(Rows { start: std::ptr::dangling_mut(), rows, cols });
+        let start = self.workspace_from(0, rows * cols * size_of::<T>())?;
+        Ok(Rows { start, rows, cols })
+    }
+
+    /// Scratch for a matrix in an operator that also computes products: it lies behind the [`Call::packing`] room.
+    pub(crate) fn workspace_behind_packing(&self, rows: usize, cols: usize) -> Result<Matrix, RuntimeError> {
+        let start = self.workspace_from(packing_bytes(self.workers), rows * cols * size_of::<f32>())?;
+        Ok(Rows { start, rows, cols })
+    }
+
+    /// Where products pack their operands: the beginning of the workspace.
+    pub(crate) fn packing(&self) -> Result<PackingRoom, RuntimeError> {
+        let start = self.workspace_from(0, packing_bytes(self.workers))?;
+        Ok(PackingRoom::new(start))
+    }
+
+    /// The address of `bytes` bytes that begin at `offset` in the workspace.
+    fn workspace_from<T: Element>(&self, offset: usize, bytes: usize) -> Result<*mut T, RuntimeError> {
+        if bytes == 0 {
+            return Ok(std::ptr::dangling_mut());
         }
+        let needed = offset + bytes;
         let region = self.step.workspace.filter(|w| w.bytes >= needed);
         let region = region.ok_or_else(|| {
             let planned = self.step.workspace.map_or(0, |w| w.bytes);
             self.error(format!("needs {needed} bytes of workspace, {planned} were planned"))
         })?;
-        Ok(Rows { start: self.address(region)?, rows, cols })
+        self.address(Region { offset: region.offset + offset, bytes, ..region })
     }
 
     fn rows<T: Element>(&self, buffer: &Buffer) -> Result<Rows<T>, RuntimeError> {

@@ -60,7 +60,7 @@ impl Backend for CpuBackend {
     }
 
     fn target(&self) -> Target {
-        Target { workers: self.workers.count(), partial_rows: 0, matmul_workspace_bytes: 0 }
+        Target::cpu(self.workers.count())
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
@@ -99,5 +99,21 @@ impl Backend for CpuBackend {
         let at = self.locate(region).ok()?;
         // SAFETY: the region lies in the arena, and the borrow of `self` keeps everyone else out.
         Some(unsafe { std::slice::from_raw_parts_mut(at, region.bytes) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_plan::DeviceProfile;
+
+    use super::*;
+
+    /// A plan made from the table must leave as much scratch as the kernels will ask for.
+    #[test]
+    fn planner_and_backend_agree_about_scratch() {
+        for threads in [1, 2, 5] {
+            let profile = DeviceProfile::cpu(threads, 1 << 30, 1e11, 1e11, 1e10);
+            assert_eq!(CpuBackend::new(Some(threads)).target(), profile.target);
+        }
     }
 }

@@ -36,12 +36,13 @@ fn row_runs(rows: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
 
 /// Room for one run of masked rows.
 fn masked_rows(call: &Call, rows: usize, cols: usize) -> Result<Matrix, RuntimeError> {
-    call.workspace(rows.min(DROPOUT_ROWS), cols)
+    call.workspace_behind_packing(rows.min(DROPOUT_ROWS), cols)
 }
 
 /// `y = onto + α·drop(x)·Wᵀ`.
 fn forward(op: &Linear, call: &Call, y: Matrix, dropout: Option<DropoutSite>) -> Result<(), RuntimeError> {
     let (x, weight): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
+    let packing = call.packing()?;
     let bias: Option<Matrix> = if op.bias { Some(call.input(2)?) } else { None };
     let product = Product {
         rows: x.rows,
@@ -61,7 +62,7 @@ fn forward(op: &Linear, call: &Call, y: Matrix, dropout: Option<DropoutSite>) ->
     };
     let Some(site) = dropout else {
         // SAFETY: the shapes were checked when the graph was built, the rows by `args`; `y` lies apart from both.
-        unsafe { product.run(call.workers) };
+        unsafe { product.run(call.workers, packing) };
         return Ok(());
     };
     let masked = masked_rows(call, x.rows, x.cols)?;
@@ -70,7 +71,8 @@ fn forward(op: &Linear, call: &Call, y: Matrix, dropout: Option<DropoutSite>) ->
         let result = product.result.wrapping_add(run.start * y.cols);
         // SAFETY: as above, for these rows.
         unsafe {
-            Product { rows: run.len(), left: Factor::new(masked.ptr(), x.cols), result, ..product }.run(call.workers)
+            Product { rows: run.len(), left: Factor::new(masked.ptr(), x.cols), result, ..product }
+                .run(call.workers, packing)
         };
     }
     Ok(())
@@ -90,6 +92,7 @@ fn mask_rows(call: &Call, x: Matrix, run: std::ops::Range<usize>, site: DropoutS
 /// `dx = onto + drop(α·dy·W)`.
 fn input_grad(op: &Linear, call: &Call, dx: Matrix, dropout: Option<DropoutSite>) -> Result<(), RuntimeError> {
     let (dy, weight): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
+    let packing = call.packing()?;
     let accumulate = op.dest == Dest::Accumulate;
     let product = Product {
         rows: dy.rows,
@@ -104,12 +107,12 @@ fn input_grad(op: &Linear, call: &Call, dx: Matrix, dropout: Option<DropoutSite>
     };
     let Some(site) = dropout else {
         // SAFETY: the shapes were checked when the graph was built, the rows by `args`; `dx` lies apart from both.
-        unsafe { product.run(call.workers) };
+        unsafe { product.run(call.workers, packing) };
         return Ok(());
     };
     if !accumulate {
         // SAFETY: as above; then each row is masked where it lies.
-        unsafe { product.run(call.workers) };
+        unsafe { product.run(call.workers, packing) };
         mask_rows(call, dx, 0..dx.rows, site, dx);
         return Ok(());
     }
@@ -118,7 +121,8 @@ fn input_grad(op: &Linear, call: &Call, dx: Matrix, dropout: Option<DropoutSite>
         let left = Factor { start: product.left.start.wrapping_add(run.start * dy.cols), ..product.left };
         // SAFETY: as above, for these rows and into the workspace.
         unsafe {
-            Product { rows: run.len(), left, result: scratch.ptr(), onto: Onto::Nothing, ..product }.run(call.workers);
+            Product { rows: run.len(), left, result: scratch.ptr(), onto: Onto::Nothing, ..product }
+                .run(call.workers, packing);
         }
         call.workers.rows(run.len(), dx.cols, |rows| {
             for row in rows {
@@ -134,6 +138,7 @@ fn input_grad(op: &Linear, call: &Call, dx: Matrix, dropout: Option<DropoutSite>
 /// `dW += α·dyᵀ·drop(x)`.
 fn weight_grad(op: &Linear, call: &Call, dw: Matrix, dropout: Option<DropoutSite>) -> Result<(), RuntimeError> {
     let (dy, x): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
+    let packing = call.packing()?;
     let product = Product {
         rows: dw.rows,
         cols: dw.cols,
@@ -147,7 +152,7 @@ fn weight_grad(op: &Linear, call: &Call, dw: Matrix, dropout: Option<DropoutSite
     };
     let Some(site) = dropout else {
         // SAFETY: the shapes were checked when the graph was built, the rows by `args`; `dw` lies apart from both.
-        unsafe { product.run(call.workers) };
+        unsafe { product.run(call.workers, packing) };
         return Ok(());
     };
     let masked = masked_rows(call, x.rows, x.cols)?;
@@ -156,7 +161,8 @@ fn weight_grad(op: &Linear, call: &Call, dw: Matrix, dropout: Option<DropoutSite
         let left = Factor { start: product.left.start.wrapping_add(run.start * dy.cols), ..product.left };
         // SAFETY: as above, for these tokens.
         unsafe {
-            Product { depth: run.len(), left, right: Factor::new(masked.ptr(), x.cols), ..product }.run(call.workers);
+            Product { depth: run.len(), left, right: Factor::new(masked.ptr(), x.cols), ..product }
+                .run(call.workers, packing);
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix, Rows};
 use crate::math::{exp, tanh};
-use crate::product::{Factor, Onto, Product};
+use crate::product::{Factor, Onto, PackingRoom, Product};
 use crate::vector::{fill, maximum, sum, vectorized};
 
 /// Rows whose losses are held until they are summed up in order.
@@ -28,8 +28,9 @@ pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError
     }
     let planned = call.planned_rows(0);
     let chunk_rows = op.chunk_rows(planned).max(1);
-    let logits: Matrix = call.workspace(chunk_rows, weight.rows)?;
-    let head = Head { call, hidden, weight, targets, softcap: op.softcap, scale, logits, d_hidden, dw };
+    let logits = call.workspace_behind_packing(chunk_rows, weight.rows)?;
+    let packing = call.packing()?;
+    let head = Head { call, packing, hidden, weight, targets, softcap: op.softcap, scale, logits, d_hidden, dw };
     let mut total = 0.0;
     for start in (0..hidden.rows).step_by(chunk_rows) {
         total += head.chunk(start..hidden.rows.min(start + chunk_rows));
@@ -52,6 +53,7 @@ fn targets<'a>(call: &Call<'a>, vocabulary: usize) -> Result<&'a [i32], RuntimeE
 #[derive(Clone, Copy)]
 struct Head<'a> {
     call: &'a Call<'a>,
+    packing: PackingRoom,
     hidden: Matrix,
     weight: Matrix,
     targets: &'a [i32],
@@ -87,7 +89,7 @@ impl Head<'_> {
     /// Logits, losses and gradients of a run of rows. The gradient of the weights comes first, because
     /// `d_hidden` may be written over `hidden`.
     fn run(&self, rows: Range<usize>) -> f64 {
-        let Self { call, hidden, weight, logits, .. } = *self;
+        let Self { call, packing, hidden, weight, logits, .. } = *self;
         let (vocabulary, dim) = (weight.rows, weight.cols);
         let to_logits = Product {
             rows: rows.len(),
@@ -101,7 +103,7 @@ impl Head<'_> {
             onto: Onto::Nothing,
         };
         // SAFETY: the workspace has room for a chunk of logits; the rest was checked with the graph.
-        unsafe { to_logits.run(call.workers) };
+        unsafe { to_logits.run(call.workers, packing) };
         let total = self.losses(rows.clone());
         let d_logits = Factor::new(logits.ptr(), vocabulary);
         if let Some(dw) = self.dw {
@@ -118,7 +120,7 @@ impl Head<'_> {
                     onto: Onto::Present,
                     ..to_logits
                 }
-                .run(call.workers);
+                .run(call.workers, packing);
             }
         }
         if let Some(d_hidden) = self.d_hidden {
@@ -133,7 +135,7 @@ impl Head<'_> {
                     result_stride: dim,
                     ..to_logits
                 }
-                .run(call.workers);
+                .run(call.workers, packing);
             }
         }
         total
@@ -266,7 +268,8 @@ pub(crate) fn last_logits(op: &LastLogits, call: &Call) -> Result<(), RuntimeErr
     let (hidden, weight, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
     // SAFETY: nobody writes to the boundaries while a step runs.
     let boundaries = unsafe { call.input::<i32>(2)?.slice() };
-    let gathered: Matrix = call.workspace(out.rows, hidden.cols)?;
+    let gathered = call.workspace_behind_packing(out.rows, hidden.cols)?;
+    let packing = call.packing()?;
     for (row, &end) in boundaries[1..].iter().enumerate() {
         if end < 1 || end as usize > hidden.rows {
             return Err(call.error(format!("sequence {row} ends at {end} of {} tokens", hidden.rows)));
@@ -286,7 +289,7 @@ pub(crate) fn last_logits(op: &LastLogits, call: &Call) -> Result<(), RuntimeErr
         onto: Onto::Nothing,
     };
     // SAFETY: the shapes were checked when the graph was built.
-    unsafe { product.run(call.workers) };
+    unsafe { product.run(call.workers, packing) };
     if let Some(cap) = op.softcap {
         call.workers.rows(out.rows, out.cols, |rows| {
             // SAFETY: these rows are this task's alone.

@@ -1,4 +1,4 @@
-//! Running a step takes no memory but the arena, except what a product packs, which has a bound.
+//! Running a step takes no memory but the arena.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,15 +36,11 @@ static COUNTING: Counting = Counting;
 
 const TOKENS: usize = 1024;
 const THREADS: usize = 2;
-/// Packed copies of one call, and a slab that each thread keeps, as large as its second-level cache.
-const PRODUCT_BYTES: usize = THREADS * (4 << 20);
-const SLAB_BYTES: usize = THREADS * (2 << 20);
-/// What threads hand each other to run a task.
-const SMALL_BYTES: usize = 4096;
+/// A block of the queue in which threads are handed tasks; many fit one block.
+const QUEUE_BYTES: usize = 8 << 10;
 
 /// Most heap memory in use while the step runs, above what was in use before.
-fn peak(op: impl Into<Op>, inputs: &[Value]) -> usize {
-    let mut backend = CpuBackend::new(Some(THREADS));
+fn peak(backend: &mut CpuBackend, op: impl Into<Op>, inputs: &[Value]) -> usize {
     let (step, bytes) = lay_out(op.into(), inputs, &backend.target(), true).unwrap();
     backend.allocate(bytes).unwrap();
     let active = Active { tokens: TOKENS, sequences: 0 };
@@ -52,6 +48,17 @@ fn peak(op: impl Into<Op>, inputs: &[Value]) -> usize {
     PEAK.store(before, Ordering::Relaxed);
     backend.run(&step, active).unwrap();
     PEAK.load(Ordering::Relaxed) - before
+}
+
+/// A backend whose threads have come up, which takes memory of theirs. It serves for all steps,
+/// because threads also take some when they go.
+fn started() -> CpuBackend {
+    let mut backend = CpuBackend::new(Some(THREADS));
+    for _ in 0..20 {
+        peak(&mut backend, Add, &[rows(512), rows(512)]);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    backend
 }
 
 fn rows(cols: usize) -> Value {
@@ -64,7 +71,7 @@ fn fixed(shape: &[usize]) -> Value {
 
 /// One test, because the count is the whole process's.
 #[test]
-fn only_products_allocate_and_not_much() {
+fn steps_allocate_nothing_that_grows() {
     let heads = Heads { query: 4, kv: 2, head_dim: 64 };
     let attention = Attention { heads, scale: 0.1, window: None, max_length: 256 };
     let boundaries = value(&[5], DType::I32, Extent::Boundaries);
@@ -82,9 +89,10 @@ fn only_products_allocate_and_not_much() {
         (GlobalNorm { max_norm: None }.into(), vec![fixed(&[2]), parameter(), parameter()]),
         (adamw.into(), vec![parameter(), parameter(), parameter(), parameter(), fixed(&[4]), fixed(&[2])]),
     ];
+    let mut backend = started();
     for (op, inputs) in small {
-        let peak = peak(op.clone(), &inputs);
-        assert!(peak <= SMALL_BYTES, "{op:?} took {peak} bytes");
+        let peak = peak(&mut backend, op.clone(), &inputs);
+        assert!(peak <= QUEUE_BYTES, "{op:?} took {peak} bytes");
     }
     for (out, input) in [(2304, 768), (8192, 512), (512, 8192), (16, 512)] {
         let kinds = [LinearKind::Forward, LinearKind::InputGrad, LinearKind::WeightGrad];
@@ -94,8 +102,8 @@ fn only_products_allocate_and_not_much() {
                 LinearKind::InputGrad => (vec![rows(out), fixed(&[out, input])], Dest::Fresh),
                 LinearKind::WeightGrad => (vec![rows(out), rows(input), fixed(&[out, input])], Dest::Accumulate),
             };
-            let peak = peak(Linear { kind, dest, ..Linear::forward() }, &inputs);
-            assert!(peak <= PRODUCT_BYTES + SLAB_BYTES, "{kind:?} {out} x {input} took {peak} bytes");
+            let peak = peak(&mut backend, Linear { kind, dest, ..Linear::forward() }, &inputs);
+            assert!(peak <= QUEUE_BYTES, "{kind:?} {out} x {input} took {peak} bytes");
         }
     }
 }

@@ -37,5 +37,12 @@
     EXPORT_GRADIENT(suffix, T, 16)                                                                                     \
     EXPORT_GRADIENT(suffix, T, 32)                                                                                     \
     EXPORT_GRADIENT(suffix, T, 64)
+// Defined where tile shapes are compared, to compile many of them soon.
+#ifdef NARROW_ONE_RANK
+EXPORT_DOWN(bf16, bf16, 16)
+EXPORT_UP(bf16, bf16, 16)
+EXPORT_GRADIENT(bf16, bf16, 16)
+#else
 EXPORT_RANKS(bf16, bf16)
 EXPORT_RANKS(f16, f16)
+#endif

@@ -1,24 +1,44 @@
 // narrow [rows, rank] = α·drop(wide [rows, depth])·W, where the rank is small: the wide matrix is read
 // once and nothing else counts.
 //
-// A block has 16·ROW_TILES rows; its warps take steps of 32 along the depth in turn, and so do the blocks
-// that share the rows. The tensor cores sum over an index in any order as long as both factors keep to
-// it, so lane (g, t) takes for its own the eight neighbours 8t.. of rows g and g + 8, which are 16 bytes
+// A block has 16·ROW_TILES rows; its warps take steps of 32·RUNS along the depth in turn, and so do the
+// blocks that share the rows. The tensor cores sum over an index in any order as long as both factors keep
+// to it, so lane (g, t) takes for its own the eight neighbours 8t.. of rows g and g + 8, which are 16 bytes
 // in memory: what a lane multiplies it copied itself, and waits for nobody.
 #pragma once
 
 #include "narrow_parts.cuh"
 
+// Every warp reads its share of the weight again for each block of rows, from the cache: few rows make that
+// as much as the wide matrix. The sizes are those of `Down` in src/narrow.rs.
+#ifndef NARROW_DOWN_ROW_TILES
+#define NARROW_DOWN_ROW_TILES 4
+#endif
+#ifndef NARROW_DOWN_RUNS
+#define NARROW_DOWN_RUNS 1
+#endif
+#ifndef NARROW_DOWN_STAGES
+#define NARROW_DOWN_STAGES 4
+#endif
+#ifndef NARROW_DOWN_WARPS
+#define NARROW_DOWN_WARPS 8
+#endif
+
 template <int TILES> struct Down {
-    // Longer columns of rows where the weight would otherwise be read too often.
-    static constexpr int ROW_TILES = TILES <= 2 ? 2 : 4;
+    static constexpr bool SMALL = TILES <= 2;
+    static constexpr int ROW_TILES = SMALL ? NARROW_DOWN_ROW_TILES : 4;
+    static constexpr int RUNS = SMALL ? NARROW_DOWN_RUNS : 1;
+    static constexpr int STAGES = SMALL ? NARROW_DOWN_STAGES : 3;
+    static constexpr int THREADS = WARP * (SMALL ? NARROW_DOWN_WARPS : 8);
     static constexpr int ROWS = 16 * ROW_TILES;
-    static constexpr int STAGES = 3;
-    static constexpr int DEPTH = 32;
+    static constexpr int RUN = 32;
     static constexpr int WIDE_BYTES = 2 * ROW_TILES * 512;
     static constexpr int WEIGHT_ROW_BYTES = padded_row_bytes(TILES);
-    static constexpr int STAGE_BYTES = WIDE_BYTES + DEPTH * WEIGHT_ROW_BYTES;
-    static constexpr int THREADS = TILES <= 2 ? 512 : 256;
+    static constexpr int RUN_BYTES = WIDE_BYTES + RUN * WEIGHT_ROW_BYTES;
+    static constexpr int STAGE_BYTES = RUNS * RUN_BYTES;
+    // Of sums in shared memory.
+    static constexpr int WARP_SUMS = ROWS * 8 * TILES;
+    static_assert(STAGES * STAGE_BYTES >= 4 * WARP_SUMS, "the sums lie where the stages were");
 };
 
 // Where row `k` of the weight's 32 is put, so that the matrices of a fragment lie row after row: fragments
@@ -30,47 +50,55 @@ template <typename T, int TILES>
 __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight, bool rank_first, T* narrow,
                                      float* partials, u32 rows, u32 depth, u32 rank, float alpha, Dropping dropping) {
     using Shape = Down<TILES>;
-    constexpr int ROW_TILES = Shape::ROW_TILES, STAGES = Shape::STAGES, RANK = 8 * TILES;
+    constexpr int ROW_TILES = Shape::ROW_TILES, STAGES = Shape::STAGES, RUNS = Shape::RUNS, RANK = 8 * TILES;
     extern __shared__ __align__(16) u8 shared[];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const u32 g = lane / 4, t = lane % 4;
     const u32 row0 = blockIdx.x * Shape::ROWS;
     const u32 ring = shared_address(shared) + warp * STAGES * Shape::STAGE_BYTES;
 
-    const u32 steps = (depth + Shape::DEPTH - 1) / Shape::DEPTH, stride_steps = warps * gridDim.y;
-    const auto fetch = [&](u32 step, u32 stage) {
-        if (step < steps) {
-            const u32 at = ring + stage * Shape::STAGE_BYTES, k = step * Shape::DEPTH + 8 * t;
+    // Of this lane, which has every eighth row.
+    const T* wide_at = wide + (row0 + g) * stride + 8 * t;
+    const T* weight_lane = weight + u64(g) * depth + 8 * t;
+    const u64 eight_rows = 8 * stride;
+    const u32 rows_left = row0 + g < rows ? rows - row0 - g : 0;
+
+    const u32 runs = (depth + Shape::RUN - 1) / Shape::RUN, stride_runs = RUNS * warps * gridDim.y;
+    const auto fetch_run = [&](u32 run, u32 at) {
+        const u32 k0 = run * Shape::RUN;
+        const u32 left = k0 + 8 * t < depth ? rows_left : 0;
+        const T* from = wide_at + k0;
 #pragma unroll
-            for (int p = 0; p < 2 * ROW_TILES; p++) {
-                const u32 row = row0 + 8 * p + g;
-                const bool valid = row < rows && k < depth;
-                copy16(at + p * 512 + lane * 16, valid ? wide + row * stride + k : wide, valid);
+        for (int p = 0; p < 2 * ROW_TILES; p++) copy16(at + p * 512 + lane * 16, from + p * eight_rows, 8 * p < left);
+        const u32 weight_at = at + Shape::WIDE_BYTES;
+        if (rank_first) {
+#pragma unroll
+            for (int j = 0; j < TILES; j++) {
+                const bool valid = 8 * j + g < rank && k0 + 8 * t < depth;
+                copy16(weight_at + j * 512 + lane * 16, weight_lane + u64(8 * j) * depth + k0, valid);
             }
-            const u32 weight_at = at + Shape::WIDE_BYTES;
-            if (rank_first) {
+        } else {
 #pragma unroll
-                for (int j = 0; j < TILES; j++) {
-                    const u32 n = 8 * j + g;
-                    const bool valid = n < rank && k < depth;
-                    copy16(weight_at + j * 512 + lane * 16, valid ? weight + u64(n) * depth + k : weight, valid);
-                }
-            } else {
-#pragma unroll
-                for (int j = 0; j < TILES; j++) {
-                    const u32 i = j * WARP + lane, row = step * Shape::DEPTH + i / TILES, piece = i % TILES;
-                    const u32 to = weight_at + weight_slot(i / TILES) * Shape::WEIGHT_ROW_BYTES + piece * 16;
-                    copy_piece(to, weight, row, piece, rank, row < depth);
-                }
+            for (int j = 0; j < TILES; j++) {
+                const u32 i = j * WARP + lane, row = k0 + i / TILES, piece = i % TILES;
+                const u32 to = weight_at + weight_slot(i / TILES) * Shape::WEIGHT_ROW_BYTES + piece * 16;
+                copy_piece(to, weight, row, piece, rank, row < depth);
             }
+        }
+    };
+    const auto fetch = [&](u32 run, u32 stage) {
+        if (run < runs) {
+#pragma unroll
+            for (int i = 0; i < RUNS; i++) fetch_run(run + i, ring + stage * Shape::STAGE_BYTES + i * Shape::RUN_BYTES);
         }
         copies_commit();
     };
 
-    const u32 first = blockIdx.y * warps + warp;
+    const u32 first = RUNS * (blockIdx.y * warps + warp);
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) fetch(first + s * stride_steps, s);
+    for (int s = 0; s < STAGES - 1; s++) fetch(first + s * stride_runs, s);
 
+    const u32 limit = dropping.limit();
     RowDraw draws[2 * ROW_TILES];
     if (dropping.any()) {
         const Mask mask = dropping.mask();
@@ -81,13 +109,8 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
     }
 
     float acc[ROW_TILES][TILES][4] = {};
-    u32 stage = 0;
-    for (u32 step = first; step < steps; step += stride_steps) {
-        copies_wait<STAGES - 2>();
-        // The weight's rows may have been copied by other lanes.
-        __syncwarp();
-        fetch(step + (STAGES - 1) * stride_steps, stage == 0 ? STAGES - 1 : stage - 1);
-        const u32 at = ring + stage * Shape::STAGE_BYTES, weight_at = at + Shape::WIDE_BYTES;
+    const auto multiply = [&](u32 run, u32 at) {
+        const u32 weight_at = at + Shape::WIDE_BYTES;
         u32 b[TILES][4];
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
@@ -103,9 +126,9 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
             load_shared16(top, at + 2 * m * 512 + lane * 16);
             load_shared16(bottom, at + (2 * m + 1) * 512 + lane * 16);
             if (dropping.any()) {
-                const u32 column = step * Shape::DEPTH + 8 * t;
-                drop8(top, draws[2 * m], column, dropping.threshold);
-                drop8(bottom, draws[2 * m + 1], column, dropping.threshold);
+                const u32 column = run * Shape::RUN + 8 * t;
+                drop8(top, draws[2 * m], column, limit);
+                drop8(bottom, draws[2 * m + 1], column, limit);
             }
 #pragma unroll
             for (int s = 0; s < 2; s++) {
@@ -114,13 +137,24 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
                 for (int j = 0; j < TILES; j++) mma<T>(acc[m][j], a, b[j][2 * s], b[j][2 * s + 1]);
             }
         }
+    };
+    u32 stage = 0;
+    for (u32 run = first; run < runs; run += stride_runs) {
+        copies_wait<STAGES - 2>();
+        // The weight's rows may have been copied by other lanes.
+        __syncwarp();
+        fetch(run + (STAGES - 1) * stride_runs, stage == 0 ? STAGES - 1 : stage - 1);
+#pragma unroll
+        for (int i = 0; i < RUNS; i++) {
+            multiply(run + i, ring + stage * Shape::STAGE_BYTES + i * Shape::RUN_BYTES);
+        }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
     copies_wait<0>();
     __syncthreads();
     float* sums = reinterpret_cast<float*>(shared);
-    float* mine = sums + warp * Shape::ROWS * RANK;
+    float* mine = sums + warp * Shape::WARP_SUMS;
 #pragma unroll
     for (int m = 0; m < ROW_TILES; m++) {
 #pragma unroll
@@ -131,10 +165,15 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
         }
     }
     __syncthreads();
-    constexpr int COUNT = Shape::ROWS * RANK;
-    const auto place = [](u32 i) { return i; };
-    add_up<COUNT, COUNT>(sums, partials, place, [&](u32 i, float sum) {
+    const auto share = [&](u32 i) {
+        float4 sum = {};
+#pragma unroll 4
+        for (u32 w = 0; w < warps; w++) add_to(sum, *reinterpret_cast<const float4*>(sums + w * Shape::WARP_SUMS + i));
+        return sum;
+    };
+    const auto nothing = [](u32) { return 0; };
+    add_up<Shape::WARP_SUMS>(partials, share, nothing, [&](u32 i, const float4& sum, int) {
         const u32 row = row0 + i / RANK, n = i % RANK;
-        if (row < rows && n < rank) narrow[u64(row) * rank + n] = from_float<T>(alpha * sum);
+        if (row < rows && n < rank) store4(narrow + u64(row) * rank + n, alpha, sum, float4{});
     });
 }

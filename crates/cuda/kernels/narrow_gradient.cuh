@@ -1,24 +1,40 @@
 // grad += α·narrow [rows, rank]ᵀ·drop(wide [rows, cols]), or its transpose, where the rank is small: the
 // wide matrix is read once and nothing else counts.
 //
-// A block has 64 columns; its warps take 16 rows at a time in turn, and so do the blocks that share the
-// columns. A product's columns may come in any order: column n of tile j stands for 8n + j, so that lane
-// (g, t) reads 16 bytes of each of its rows 2t, 2t + 1, 2t + 8, 2t + 9, and pairs up those of two rows.
+// A warp has 64 columns and takes 16 rows at a time; COL_WARPS of them lie side by side, for memory likes
+// long runs, and the others of the block take the next rows, as do the blocks that share the columns. A
+// product's columns may come in any order: column n of tile j stands for 8n + j, so that lane (g, t) reads
+// 16 bytes of each of its rows 2t, 2t + 1, 2t + 8, 2t + 9, and pairs up those of two rows.
 #pragma once
 
 #include "narrow_parts.cuh"
 
+// The sizes are those of `Gradient` in src/narrow.rs.
+#ifndef NARROW_GRADIENT_COL_WARPS
+#define NARROW_GRADIENT_COL_WARPS 4
+#endif
+#ifndef NARROW_GRADIENT_STAGES
+#define NARROW_GRADIENT_STAGES 4
+#endif
+#ifndef NARROW_GRADIENT_WARPS
+#define NARROW_GRADIENT_WARPS 16
+#endif
+
 template <int TILES> struct Gradient {
-    static constexpr int STAGES = 4;
-    static constexpr int COLS = 64;
-    // Of sums in shared memory; apart from a multiple of the banks.
-    static constexpr int PITCH = COLS + 4;
+    static constexpr bool SMALL = TILES <= 2;
+    static constexpr int COL_WARPS = SMALL ? NARROW_GRADIENT_COL_WARPS : 2;
+    static constexpr int STAGES = SMALL ? NARROW_GRADIENT_STAGES : 4;
+    static constexpr int THREADS = WARP * (SMALL ? NARROW_GRADIENT_WARPS : 8);
+    static constexpr int WARP_COLS = 64;
+    static constexpr int COLS = COL_WARPS * WARP_COLS;
     static constexpr int WIDE_BYTES = 4 * 512;
     static constexpr int NARROW_ROW_BYTES = padded_row_bytes(2 * TILES);
     static constexpr int NARROW_BYTES = 16 * NARROW_ROW_BYTES;
     static constexpr int STAGE_BYTES = WIDE_BYTES + NARROW_BYTES + 64;
-    static constexpr int THREADS = 256;
-    static_assert(STAGES * STAGE_BYTES >= 16 * TILES * PITCH * 4, "the sums lie where the stages were");
+    // Of sums in shared memory; rows are apart from a multiple of the banks.
+    static constexpr int PITCH = WARP_COLS + 4;
+    static constexpr int WARP_SUMS = 16 * TILES * PITCH;
+    static_assert(STAGES * STAGE_BYTES >= 4 * WARP_SUMS, "the sums lie where the stages were");
 };
 
 // `grad` is [rank, cols] if `rank_first`, else [cols, rank]; in float32 if `wide_grad`, else as T.
@@ -27,23 +43,26 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
                                          bool wide_grad, float* partials, u32 rows, u32 cols, u32 rank, float alpha,
                                          Dropping dropping) {
     using Shape = Gradient<TILES>;
-    constexpr int STAGES = Shape::STAGES, RANK = 16 * TILES;
+    constexpr int STAGES = Shape::STAGES, RANK = 16 * TILES, COL_WARPS = Shape::COL_WARPS;
     extern __shared__ __align__(16) u8 shared[];
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row_warps = blockDim.x / WARP / COL_WARPS;
     const u32 g = lane / 4, t = lane % 4;
-    const u32 col0 = blockIdx.x * Shape::COLS, col = col0 + 8 * g;
+    const u32 col0 = blockIdx.x * Shape::COLS, col = col0 + warp % COL_WARPS * Shape::WARP_COLS + 8 * g;
     const u32 ring = shared_address(shared) + warp * STAGES * Shape::STAGE_BYTES;
 
-    const u32 stride_rows = 16 * warps * gridDim.y;
+    // Of this lane; without columns it copies zeros.
+    const T* wide_at = wide + 2 * t * stride + col;
+    const u32 rows_wanted = col < cols ? rows : 0;
+    const u32 stride_rows = 16 * row_warps * gridDim.y;
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < rows) {
             const u32 at = ring + stage * Shape::STAGE_BYTES;
             const u32 narrow_at = at + Shape::WIDE_BYTES, ids_at = narrow_at + Shape::NARROW_BYTES;
+            const T* from = wide_at + row0 * stride;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const u32 row = row0 + i / 2 * 8 + 2 * t + i % 2;
-                const bool valid = row < rows && col < cols;
-                copy16(at + i * 512 + lane * 16, valid ? wide + row * stride + col : wide, valid);
+                const u32 below = i / 2 * 8 + i % 2;
+                copy16(at + i * 512 + lane * 16, from + below * stride, row0 + 2 * t + below < rows_wanted);
             }
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
@@ -53,17 +72,18 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
             }
             if (dropping.any() && lane < 16) {
                 const u32 row = row0 + lane;
-                copy4(ids_at + lane * 4, dropping.row_ids + min(row, rows - 1), row < rows);
+                copy4(ids_at + lane * 4, dropping.row_ids + row, row < rows);
             }
         }
         copies_commit();
     };
 
-    const u32 first = 16 * (blockIdx.y * warps + warp);
+    const u32 first = 16 * (blockIdx.y * row_warps + warp / COL_WARPS);
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) fetch(first + s * stride_rows, s);
 
     const Mask mask = dropping.mask();
+    const u32 limit = dropping.limit();
     float acc[TILES][8][4] = {};
     u32 stage = 0;
     for (u32 row0 = first; row0 < rows; row0 += stride_rows) {
@@ -79,9 +99,7 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
         if (dropping.any()) {
             const RowDraw draw(mask, load_shared4(ids_at + lane % 16 * 4));
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                drop8(x[i], draw.of_lane(i / 2 * 8 + 2 * t + i % 2), col, dropping.threshold);
-            }
+            for (int i = 0; i < 4; i++) drop8(x[i], draw.of_lane(i / 2 * 8 + 2 * t + i % 2), col, limit);
         }
         u32 a[TILES][4];
 #pragma unroll
@@ -101,7 +119,7 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
     copies_wait<0>();
     __syncthreads();
     float* sums = reinterpret_cast<float*>(shared);
-    float* mine = sums + warp * RANK * Shape::PITCH;
+    float* mine = sums + warp * Shape::WARP_SUMS;
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
 #pragma unroll
@@ -115,20 +133,37 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
         }
     }
     __syncthreads();
-    // Neighbours in the gradient are stored by neighbouring threads.
+    // Four that are neighbours in the gradient: of one row of the sums, or of one column.
     const auto row_of = [&](u32 i) { return rank_first ? i / Shape::COLS : i % RANK; };
     const auto column_of = [&](u32 i) { return rank_first ? i % Shape::COLS : i / RANK; };
-    const auto place = [&](u32 i) { return row_of(i) * Shape::PITCH + column_of(i); };
-    add_up<RANK * Shape::COLS, RANK * Shape::PITCH>(sums, partials, place, [&](u32 i, float sum) {
+    const auto share = [&](u32 i) {
+        const u32 column = column_of(i), apart = rank_first ? 1 : Shape::PITCH;
+        const float* at = sums + column / Shape::WARP_COLS * Shape::WARP_SUMS + row_of(i) * Shape::PITCH;
+        at += column % Shape::WARP_COLS;
+        float4 sum = {};
+#pragma unroll 4
+        for (u32 w = 0; w < row_warps; w++) {
+            add_to(sum, make_float4(at[0], at[apart], at[2 * apart], at[3 * apart]));
+            at += COL_WARPS * Shape::WARP_SUMS;
+        }
+        return sum;
+    };
+    const auto inside = [&](u32 i) { return row_of(i) < rank && col0 + column_of(i) < cols; };
+    const auto place = [&](u32 i) {
         const u32 n = row_of(i), c = col0 + column_of(i);
-        if (n >= rank || c >= cols) return;
-        const u64 to = rank_first ? u64(n) * cols + c : u64(c) * rank + n;
+        return rank_first ? u64(n) * cols + c : u64(c) * rank + n;
+    };
+    const auto fetch_old = [&](u32 i) {
+        if (!inside(i)) return float4{};
+        const u64 at = place(i);
+        return wide_grad ? load4(static_cast<const float*>(grad) + at) : load4(static_cast<const T*>(grad) + at);
+    };
+    add_up<RANK * Shape::COLS>(partials, share, fetch_old, [&](u32 i, const float4& sum, const float4& old) {
+        if (!inside(i)) return;
         if (wide_grad) {
-            float* grad_at = static_cast<float*>(grad) + to;
-            *grad_at = fmaf(alpha, sum, *grad_at);
+            store4(static_cast<float*>(grad) + place(i), alpha, sum, old);
         } else {
-            T* grad_at = static_cast<T*>(grad) + to;
-            *grad_at = from_float<T>(fmaf(alpha, sum, to_float(*grad_at)));
+            store4(static_cast<T*>(grad) + place(i), alpha, sum, old);
         }
     });
 }

@@ -18,9 +18,12 @@ struct Dropping {
         if (any()) words[0] = key[0], words[1] = key[1], words[2] = key[2], words[3] = key[3];
         return Mask(words, site, threshold, 1.0f);
     }
+
+    // For draws in the high half of a word, whatever is below them; all are dropped if p is one.
+    __device__ __forceinline__ u32 limit() const { return threshold < 0x10000 ? threshold << 16 : 0xffffffffu; }
 };
 
-// A row's part in the draw of `RowMask::factor`, mix(mix(column + a) ^ b). The inner mix ends with
+// A row's part in the draw of `RowMask::factor`, mix(mix(pair + a) ^ b). The inner mix ends with
 // x ^= x >> 16 and the outer one begins with it; it undoes itself, so that only its effect on b is left.
 struct RowDraw {
     u32 a, b;
@@ -40,8 +43,10 @@ struct RowDraw {
         return draw;
     }
 
-    __device__ __forceinline__ u32 operator()(u32 column) const {
-        u32 x = column + a;
+    // Whether the two columns of a pair are dropped. The last x ^= x >> 16 leaves the high half as it was,
+    // and the low half is wanted in a high one.
+    __device__ __forceinline__ void operator()(u32 pair, u32 limit, bool& even, bool& odd) const {
+        u32 x = pair + a;
         x ^= x >> 16;
         x *= 0x7feb352du;
         x ^= x >> 15;
@@ -50,21 +55,30 @@ struct RowDraw {
         x *= 0x7feb352du;
         x ^= x >> 15;
         x *= 0x846ca68bu;
-        return x ^ (x >> 16);
+        odd = x < limit;
+        even = ((x << 16) ^ (x & 0xffff0000u)) < limit;
     }
 };
 
-// Zeroes what is dropped of eight neighbours, two in a word.
-__device__ __forceinline__ void drop8(u32 (&words)[4], const RowDraw& draw, u32 column, u32 threshold) {
+// Zeroes what is dropped of eight neighbours, two in a word; `column` is the first, a multiple of two.
+__device__ __forceinline__ void drop8(u32 (&words)[4], const RowDraw& draw, u32 column, u32 limit) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        if (draw(column + i) < threshold) words[i / 2] &= i % 2 ? 0x0000ffffu : 0xffff0000u;
+    for (int i = 0; i < 4; i++) {
+        bool even, odd;
+        draw(column / 2 + i, limit, even, odd);
+        if (even) words[i] &= 0xffff0000u;
+        if (odd) words[i] &= 0x0000ffffu;
     }
 }
 
-__device__ __forceinline__ void drop8(float (&x)[8], const RowDraw& draw, u32 column, u32 threshold) {
+__device__ __forceinline__ void drop8(float (&x)[8], const RowDraw& draw, u32 column, u32 limit) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = draw(column + i) < threshold ? 0.0f : x[i];
+    for (int i = 0; i < 4; i++) {
+        bool even, odd;
+        draw(column / 2 + i, limit, even, odd);
+        x[2 * i] = even ? 0.0f : x[2 * i];
+        x[2 * i + 1] = odd ? 0.0f : x[2 * i + 1];
+    }
 }
 
 // Elements `8·piece ..` of a row of `rank` numbers, a multiple of four, with zeros behind them.
@@ -73,12 +87,10 @@ __device__ __forceinline__ void copy_piece(u32 to, const T* matrix, u64 row, u32
     const u32 at = 8 * piece;
     const T* from = matrix + row * rank + at;
     if (rank % 8 == 0) {
-        const bool inside = valid && at < rank;
-        copy16(to, inside ? from : matrix, inside);
+        copy16(to, from, valid && at < rank);
     } else {
-        const bool low = valid && at < rank, high = valid && at + 4 < rank;
-        copy8(to, low ? from : matrix, low);
-        copy8(to + 8, high ? from + 4 : matrix, high);
+        copy8(to, from, valid && at < rank);
+        copy8(to + 8, from + 4, valid && at + 4 < rank);
     }
 }
 
@@ -104,29 +116,64 @@ __device__ __forceinline__ bool arrives_last(u32 tile, u32 count) {
     return before == count - 1;
 }
 
-// Adds up what the warps of all blocks of a tile hold, in a fixed order: the block's warps, then the
-// blocks (gridDim.y of them share tile blockIdx.x). Number i of a warp lies at `place(i)` of its SIZE in
-// `sums`; `store(i, sum)` is called once for each of the COUNT, by the last block.
-template <int COUNT, int SIZE, typename Place, typename Store>
-__device__ __forceinline__ void add_up(const float* sums, float* partials, Place place, Store store) {
-    const u32 warps = blockDim.x / WARP, splits = gridDim.y;
-    float* mine = partials + (u64(blockIdx.x) * splits + blockIdx.y) * COUNT;
-    for (u32 i = threadIdx.x; i < COUNT; i += blockDim.x) {
-        const float* at = sums + place(i);
-        float sum = 0.0f;
-        for (u32 w = 0; w < warps; w++) sum += at[w * SIZE];
+// Four neighbours, aligned.
+__device__ __forceinline__ float4 load4(const float* from) { return *reinterpret_cast<const float4*>(from); }
+
+template <typename T> __device__ __forceinline__ float4 load4(const T* from) {
+    const uint2 words = *reinterpret_cast<const uint2*>(from);
+    const T* v = reinterpret_cast<const T*>(&words);
+    return make_float4(to_float(v[0]), to_float(v[1]), to_float(v[2]), to_float(v[3]));
+}
+
+// onto + α·x.
+template <typename T>
+__device__ __forceinline__ void store4(T* to, float alpha, const float4& x, const float4& onto) {
+    struct alignas(4 * sizeof(T)) {
+        T v[4];
+    } four;
+    four.v[0] = from_float<T>(fmaf(alpha, x.x, onto.x));
+    four.v[1] = from_float<T>(fmaf(alpha, x.y, onto.y));
+    four.v[2] = from_float<T>(fmaf(alpha, x.z, onto.z));
+    four.v[3] = from_float<T>(fmaf(alpha, x.w, onto.w));
+    *reinterpret_cast<decltype(four)*>(to) = four;
+}
+
+__device__ __forceinline__ void add_to(float4& sum, const float4& x) {
+    sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+}
+
+// Adds up what all blocks of a tile hold, in their order (gridDim.y of them share tile blockIdx.x), four
+// of COUNT numbers at a time: `share(i)` are i .. i + 4 of this block. The last block calls `store(i, sum,
+// fetch(i))` once for each four; what is fetched is under way while it reads the sums.
+template <int COUNT, typename Share, typename Fetch, typename Store>
+__device__ __forceinline__ void add_up(float* partials, Share share, Fetch fetch, Store store) {
+    // Of other blocks' sums read at a time.
+    constexpr int BATCH = 8;
+    const u32 splits = gridDim.y;
+    float* first = partials + u64(blockIdx.x) * splits * COUNT;
+    float* mine = first + blockIdx.y * COUNT;
+    for (u32 i = 4 * threadIdx.x; i < COUNT; i += 4 * blockDim.x) {
         if (splits == 1) {
-            store(i, sum);
+            const auto old = fetch(i);
+            store(i, share(i), old);
         } else {
-            mine[i] = sum;
+            *reinterpret_cast<float4*>(mine + i) = share(i);
         }
     }
     if (splits == 1 || !arrives_last(blockIdx.x, splits)) return;
-    const float* first = partials + u64(blockIdx.x) * splits * COUNT;
-    for (u32 i = threadIdx.x; i < COUNT; i += blockDim.x) {
-        float sum = 0.0f;
-#pragma unroll 4
-        for (u32 s = 0; s < splits; s++) sum += __ldcg(first + s * COUNT + i);
-        store(i, sum);
+    for (u32 i = 4 * threadIdx.x; i < COUNT; i += 4 * blockDim.x) {
+        const auto old = fetch(i);
+        float4 sum = {};
+        for (u32 from = 0; from < splits; from += BATCH) {
+            float4 shares[BATCH] = {};
+#pragma unroll
+            for (int s = 0; s < BATCH; s++) {
+                const float* at = first + (from + s) * COUNT + i;
+                if (from + s < splits) shares[s] = __ldcg(reinterpret_cast<const float4*>(at));
+            }
+#pragma unroll
+            for (int s = 0; s < BATCH; s++) add_to(sum, shares[s]);
+        }
+        store(i, sum, old);
     }
 }

@@ -5,9 +5,16 @@
 
 __device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
-// Bytes from device to shared memory without waiting for them; zeros if not `valid`.
+// Bytes that the cache should get along with those asked for.
+#ifndef NARROW_PREFETCH
+#define NARROW_PREFETCH ".L2::128B"
+#endif
+
+// Bytes from device to shared memory without waiting for them; zeros if not `valid`, wherever `from` points.
 __device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global" NARROW_PREFETCH " [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
 }
 
 __device__ __forceinline__ void copy8(u32 to, const void* from, bool valid) {
@@ -52,15 +59,22 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 at) {
                  : "memory");
 }
 
-// acc[16 × 8] += a[16 × 16]·b[16 × 8], on one warp.
+// acc[16 × 8] += a[16 × 16]·b[16 × 8], on one warp; `mma_first` begins with zeros.
 #define NARROW_MMA(TYPE, NAME)                                                                                         \
     template <> __device__ __forceinline__ void mma<TYPE>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {          \
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                                    \
                      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                 \
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                  \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                  \
+    }                                                                                                                  \
+    template <> __device__ __forceinline__ void mma_first<TYPE>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {    \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                                    \
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"                             \
+                     : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));                       \
     }
 template <typename T> __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
+template <typename T> __device__ __forceinline__ void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
 NARROW_MMA(bf16, "bf16")
 NARROW_MMA(f16, "f16")
 

@@ -31,6 +31,13 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
     const u32 ring = shared_address(shared) + warp * STAGES * Shape::STAGE_BYTES;
     const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
 
+    // Of this lane.
+    const u32 col = col0 + 8 * t;
+    const u64 lane_at = (begin + g) * stride + col;
+    const T* from_at = from + lane_at;
+    T* to_at = to + lane_at;
+    const T* narrow_lane = narrow + u64(begin + g) * rank + 4 * t;
+    const bool inside[2] = {col < cols, col + 32 < cols};
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
             const u32 at = ring + stage * Shape::STAGE_BYTES;
@@ -41,23 +48,20 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
                 if (from != nullptr) {
 #pragma unroll
                     for (int run = 0; run < 2; run++) {
-                        const u32 col = col0 + 32 * run + 8 * t;
-                        const bool valid = row < end && col < cols;
                         const u32 to_stage = at + (2 * half + run) * 512 + lane * 16;
-                        copy16(to_stage, valid ? from + row * stride + col : from, valid);
+                        const T* wide_from = from_at + (row0 - begin + 8 * half) * stride + 32 * run;
+                        copy16(to_stage, wide_from, row < end && inside[run]);
                     }
                 }
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
-                    const u32 k = 16 * s + 4 * t;
-                    const bool valid = row < end && k < rank;
-                    copy8(narrow_at + (2 * s + half) * 256 + lane * 8, valid ? narrow + u64(row) * rank + k : narrow,
-                          valid);
+                    const T* narrow_from = narrow_lane + (row0 - begin + 8 * half) * rank + 16 * s;
+                    copy8(narrow_at + (2 * s + half) * 256 + lane * 8, narrow_from, row < end && 16 * s + 4 * t < rank);
                 }
             }
             if (dropping.any() && lane < 16) {
                 const u32 row = row0 + lane;
-                copy4(ids_at + lane * 4, dropping.row_ids + min(row, rows - 1), row < rows);
+                copy4(ids_at + lane * 4, dropping.row_ids + row, row < rows);
             }
         }
         copies_commit();
@@ -69,15 +73,16 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
     // Of the sixteen summed over in a step, a lane has the four neighbours 4t.. of both factors.
     u32 b[8][STEPS][2];
     if (rank_first) {
-        const u32 col = col0 + g / 2 * 8 + g % 2 * 32;
+        const u32 weight_col = col0 + g / 2 * 8 + g % 2 * 32;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             u32 w[4][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const u32 k = 16 * s + 4 * t + i;
-                const bool valid = k < rank && col < cols;
-                const uint4 words = valid ? *reinterpret_cast<const uint4*>(weight + u64(k) * cols + col) : uint4{};
+                const T* at = weight + u64(k) * cols + weight_col;
+                const bool valid = k < rank && weight_col < cols;
+                const uint4 words = valid ? *reinterpret_cast<const uint4*>(at) : uint4{};
                 w[i][0] = words.x, w[i][1] = words.y, w[i][2] = words.z, w[i][3] = words.w;
             }
 #pragma unroll
@@ -89,18 +94,20 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
     } else {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const u32 col = col0 + g / 2 * 8 + g % 2 * 32 + j;
+            const u32 weight_col = col0 + g / 2 * 8 + g % 2 * 32 + j;
 #pragma unroll
             for (int s = 0; s < STEPS; s++) {
                 const u32 k = 16 * s + 4 * t;
-                const bool valid = k < rank && col < cols;
-                const uint2 words = valid ? *reinterpret_cast<const uint2*>(weight + u64(col) * rank + k) : uint2{};
+                const T* at = weight + u64(weight_col) * rank + k;
+                const bool valid = k < rank && weight_col < cols;
+                const uint2 words = valid ? *reinterpret_cast<const uint2*>(at) : uint2{};
                 b[j][s][0] = words.x, b[j][s][1] = words.y;
             }
         }
     }
 
     const Mask mask = dropping.mask();
+    const u32 limit = dropping.limit();
     u32 stage = 0;
     for (u32 row0 = begin; row0 < end; row0 += 16) {
         copies_wait<STAGES - 2>();
@@ -109,14 +116,20 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
         fetch(row0 + 16 * (STAGES - 1), stage == 0 ? STAGES - 1 : stage - 1);
         const u32 at = ring + stage * Shape::STAGE_BYTES;
         const u32 narrow_at = at + Shape::WIDE_BYTES, ids_at = narrow_at + Shape::NARROW_BYTES;
-        float acc[8][4] = {};
+        float acc[8][4];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const uint2 top = load_shared8(narrow_at + 2 * s * 256 + lane * 8);
             const uint2 bottom = load_shared8(narrow_at + (2 * s + 1) * 256 + lane * 8);
             const u32 a[4] = {top.x, bottom.x, top.y, bottom.y};
 #pragma unroll
-            for (int j = 0; j < 8; j++) mma<T>(acc[j], a, b[j][s][0], b[j][s][1]);
+            for (int j = 0; j < 8; j++) {
+                if (s == 0) {
+                    mma_first<T>(acc[j], a, b[j][s][0], b[j][s][1]);
+                } else {
+                    mma<T>(acc[j], a, b[j][s][0], b[j][s][1]);
+                }
+            }
         }
         RowDraw draw;
         if (dropping.any()) draw = RowDraw(mask, load_shared4(ids_at + lane % 16 * 4));
@@ -127,11 +140,10 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
             if (dropping.any()) row_draw = draw.of_lane(8 * half + g);
 #pragma unroll
             for (int run = 0; run < 2; run++) {
-                const u32 col = col0 + 32 * run + 8 * t;
                 float x[8];
 #pragma unroll
                 for (int j = 0; j < 8; j++) x[j] = acc[j][2 * half + run];
-                if (dropping.any()) drop8(x, row_draw, col, dropping.threshold);
+                if (dropping.any()) drop8(x, row_draw, col + 32 * run, limit);
                 Pack<T> pack = {};
                 if (from != nullptr) {
                     u32 words[4];
@@ -140,7 +152,9 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
                 }
 #pragma unroll
                 for (int j = 0; j < 8; j++) pack.v[j] = from_float<T>(fmaf(alpha, x[j], to_float(pack.v[j])));
-                if (row < end && col < cols) store_pack(to + row * stride + col, pack);
+                if (row < end && inside[run]) {
+                    store_pack(to_at + (row0 - begin + 8 * half) * stride + 32 * run, pack);
+                }
             }
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;

@@ -2,25 +2,78 @@
 // operands are null where they are absent.
 #include "plimsoll.cuh"
 
-#define NORM_THREADS 256
+#define NORM_THREADS 512
 #define FACTOR_THREADS 1024
 #define UPDATE_THREADS 256
-// Elements that a thread of an update has: the widest access of a 16-bit type, two of a float.
-#define ELEMENTS 8
+// Elements of a tensor that one block of an update has.
+#define UPDATE_CHUNK 4096
+
+// Tensors of one launch, passed by value. All parameters of a kernel together have 4 KiB under every driver.
+template <typename Row, int N> struct Table {
+    Row rows[N];
+};
+
+struct NormRow {
+    const void* gradient;
+    u64 len;
+    // The first block of the grid that belongs to a later row.
+    u32 end;
+    // Elements that a block sums.
+    u32 part_len;
+};
+
+struct UpdateRow {
+    void *p, *g, *m, *v;
+    float* master;
+    u64 len;
+    u32 site;
+    u32 end;
+};
+
+using NormTable = Table<NormRow, 168>;
+using UpdateTable = Table<UpdateRow, 72>;
+// The host writes rows word by word.
+static_assert(sizeof(NormRow) == 3 * 8 && sizeof(UpdateRow) == 7 * 8, "rows without gaps");
+
+// The row that this block works on, and which of the row's blocks it is.
+template <typename T> __device__ __forceinline__ u32 find_row(const T& table, u32 count, u32& block) {
+    u32 low = 0, high = count - 1;
+    while (low < high) {
+        const u32 middle = (low + high) / 2;
+        if (blockIdx.x < table.rows[middle].end) high = middle;
+        else low = middle + 1;
+    }
+    block = blockIdx.x - (low == 0 ? 0 : table.rows[low - 1].end);
+    return low;
+}
+
+template <int N> __device__ __forceinline__ float squares_of(const float (&v)[N]) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) squares = fmaf(v[i], v[i], squares);
+    return squares;
+}
 
 // One part of a gradient's sum of squares per block. The few squares of a pack are added as floats,
 // packs in double precision.
-template <typename G> __device__ __forceinline__ void square_sums(const G* gradient, double* partial, u64 len) {
+template <typename G>
+__device__ __forceinline__ void square_sums(const NormTable& table, u32 count, double* partial) {
     constexpr int N = Pack<G>::N;
-    const u64 stride = u64(gridDim.x) * blockDim.x * N;
+    u32 block;
+    const NormRow& row = table.rows[find_row(table, count, block)];
+    const G* gradient = static_cast<const G*>(row.gradient);
+    const u64 start = u64(block) * row.part_len, end = min(start + row.part_len, row.len);
+    u64 at = start + threadIdx.x * N;
+    float v[N];
     double sum = 0.0;
-    for (u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N; at < len; at += stride) {
-        const int count = int(min(u64(N), len - at));
-        float v[N], squares = 0.0f;
-        load_some(gradient + at, count, count == N, v);
-#pragma unroll
-        for (int i = 0; i < N; i++) squares = fmaf(v[i], v[i], squares);
-        sum += double(squares);
+#pragma unroll 4
+    for (; at + N <= end; at += NORM_THREADS * N) {
+        load_floats(gradient + at, v);
+        sum += double(squares_of(v));
+    }
+    if (at < end) {
+        load_some(gradient + at, int(end - at), false, v);
+        sum += double(squares_of(v));
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -30,6 +83,7 @@ template <typename G> __device__ __forceinline__ void square_sums(const G* gradi
 PLIMSOLL_EXPORT __launch_bounds__(FACTOR_THREADS)
     clip_factor(const double* partial, float* clip, u32 parts, float max_norm) {
     double sum = 0.0;
+#pragma unroll 4
     for (u32 part = threadIdx.x; part < parts; part += blockDim.x) sum += partial[part];
     sum = block_sum(sum);
     if (threadIdx.x != 0) return;
@@ -75,115 +129,165 @@ struct Draws {
     }
 };
 
-template <typename T>
-__device__ __forceinline__ void store_by_chance(T* to, int count, const float (&in)[ELEMENTS],
-                                                const u32 (&draws)[ELEMENTS]) {
-    float rounded[ELEMENTS];
+template <typename T, int N>
+__device__ __forceinline__ void store_by_chance(T* to, int count, const float (&in)[N], const u32 (&draws)[N]) {
+    float rounded[N];
 #pragma unroll
-    for (int i = 0; i < ELEMENTS; i++) rounded[i] = to_float(round_by_chance<T>(in[i], draws[i]));
-    store_some(to, count, count == ELEMENTS, rounded);
+    for (int i = 0; i < N; i++) rounded[i] = to_float(round_by_chance<T>(in[i], draws[i]));
+    store_some(to, count, count == N, rounded);
 }
 
 // A parameter after its step: with a master, the master and its nearest neighbour; else by chance.
-template <typename P>
-__device__ __forceinline__ void store_parameter(P* p, float* master, int count, const float (&value)[ELEMENTS],
-                                                const u32 (&draws)[ELEMENTS]) {
+template <typename P, int N>
+__device__ __forceinline__ void store_parameter(P* p, float* master, int count, const float (&value)[N],
+                                                const u32 (&draws)[N]) {
     if (master == nullptr) return store_by_chance(p, count, value, draws);
-    store_some(master, count, count == ELEMENTS, value);
-    store_some(p, count, count == ELEMENTS, value);
+    store_some(master, count, count == N, value);
+    store_some(p, count, count == N, value);
 }
 
-template <typename P, typename G, typename S>
-__device__ __forceinline__ void adamw(P* p, G* g, S* m, S* v, float* master, const float* hyper, const float* clip,
-                                      u64 len, u32 site, float beta1_complement, float beta2, float beta2_complement,
-                                      float eps, float weight_decay) {
-    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * ELEMENTS;
-    if (at >= len) return;
-    const int count = int(min(u64(ELEMENTS), len - at));
-    const bool wide = count == ELEMENTS;
-    float parameter[ELEMENTS], gradient[ELEMENTS], first[ELEMENTS], second[ELEMENTS];
-    if (master != nullptr) load_some(master + at, count, wide, parameter);
-    else load_some(p + at, count, wide, parameter);
-    load_some(g + at, count, wide, gradient);
-    load_some(m + at, count, wide, first);
-    load_some(v + at, count, wide, second);
+// What all elements of an AdamW update share.
+struct AdamW {
+    float factor, keep, step_size, root_correction, beta1_complement, beta2, beta2_complement, eps;
 
-    const float lr = hyper[0], factor = clip[1];
-    const float keep = fmaf(-lr, weight_decay, 1.0f), step_size = lr / hyper[1];
-    const float root_correction = 1.0f / sqrtf(hyper[2]);
-    const Draws draws(site, hyper);
-    u32 draw[ELEMENTS], draw_first[ELEMENTS], draw_second[ELEMENTS];
+    __device__ __forceinline__ AdamW(const float* hyper, const float* clip, float beta1_complement, float beta2,
+                                     float beta2_complement, float eps, float weight_decay)
+        : factor(clip[1]), keep(fmaf(-hyper[0], weight_decay, 1.0f)), step_size(hyper[0] / hyper[1]),
+          root_correction(1.0f / sqrtf(hyper[2])), beta1_complement(beta1_complement), beta2(beta2),
+          beta2_complement(beta2_complement), eps(eps) {}
+
+    // The N elements at `at`.
+    template <int N, typename P, typename G, typename S>
+    __device__ __forceinline__ void step(P* p, G* g, S* m, S* v, float* master, u64 at, u64 len,
+                                         const Draws& draws) const {
+        const int count = int(min(u64(N), len - at));
+        const bool wide = count == N;
+        float parameter[N], gradient[N], first[N], second[N];
+        if (master != nullptr) load_some(master + at, count, wide, parameter);
+        else load_some(p + at, count, wide, parameter);
+        load_some(g + at, count, wide, gradient);
+        load_some(m + at, count, wide, first);
+        load_some(v + at, count, wide, second);
+
+        u32 draw[N], draw_first[N], draw_second[N];
 #pragma unroll
-    for (int i = 0; i < ELEMENTS; i++) {
-        const float grad = gradient[i] * factor;
-        gradient[i] = 0.0f;
-        first[i] = fmaf(grad - first[i], beta1_complement, first[i]);
-        second[i] = fmaf(second[i], beta2, beta2_complement * grad * grad);
-        const float denominator = fmaf(sqrtf(second[i]), root_correction, eps);
-        parameter[i] = fmaf(-step_size, first[i] / denominator, parameter[i] * keep);
-        // Sixteen bits are enough for a moment.
-        draw[i] = draws.draw(at + i, grad);
-        draw_first[i] = draw[i] << 16;
-        draw_second[i] = mix(draw[i] + 0x9e3779b9u);
+        for (int i = 0; i < N; i++) {
+            // Rounded by name: a compiler that fused it here and not there would make kernels differ.
+            const float grad = __fmul_rn(gradient[i], factor);
+            gradient[i] = 0.0f;
+            first[i] = fmaf(grad - first[i], beta1_complement, first[i]);
+            second[i] = fmaf(second[i], beta2, beta2_complement * grad * grad);
+            const float denominator = fmaf(sqrtf(second[i]), root_correction, eps);
+            parameter[i] = fmaf(-step_size, first[i] / denominator, parameter[i] * keep);
+            // Sixteen bits are enough for a moment.
+            draw[i] = draws.draw(at + i, grad);
+            draw_first[i] = draw[i] << 16;
+            draw_second[i] = mix(draw[i] + 0x9e3779b9u);
+        }
+        store_parameter(p + at, master != nullptr ? master + at : nullptr, count, parameter, draw);
+        store_some(g + at, count, wide, gradient);
+        store_by_chance(m + at, count, first, draw_first);
+        store_by_chance(v + at, count, second, draw_second);
     }
-    store_parameter(p + at, master != nullptr ? master + at : nullptr, count, parameter, draw);
-    store_some(g + at, count, wide, gradient);
-    store_by_chance(m + at, count, first, draw_first);
-    store_by_chance(v + at, count, second, draw_second);
-}
+};
 
-template <typename P, typename G, typename S>
-__device__ __forceinline__ void sgd(P* p, G* g, S* momentum, float* master, const float* hyper, const float* clip,
-                                    u64 len, u32 site, float momentum_factor, float weight_decay) {
-    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * ELEMENTS;
-    if (at >= len) return;
-    const int count = int(min(u64(ELEMENTS), len - at));
-    const bool wide = count == ELEMENTS;
-    float parameter[ELEMENTS], gradient[ELEMENTS], velocity[ELEMENTS];
-    if (master != nullptr) load_some(master + at, count, wide, parameter);
-    else load_some(p + at, count, wide, parameter);
-    load_some(g + at, count, wide, gradient);
-    if (momentum != nullptr) load_some(momentum + at, count, wide, velocity);
+// The same for SGD, whose one state, the momentum, stands in for `m`.
+struct Sgd {
+    float factor, lr, momentum_factor, weight_decay;
 
-    const float lr = hyper[0], factor = clip[1];
-    const Draws draws(site, hyper);
-    u32 draw[ELEMENTS], draw_velocity[ELEMENTS];
+    __device__ __forceinline__ Sgd(const float* hyper, const float* clip, float momentum_factor, float weight_decay)
+        : factor(clip[1]), lr(hyper[0]), momentum_factor(momentum_factor), weight_decay(weight_decay) {}
+
+    template <int N, typename P, typename G, typename S>
+    __device__ __forceinline__ void step(P* p, G* g, S* momentum, S*, float* master, u64 at, u64 len,
+                                         const Draws& draws) const {
+        const int count = int(min(u64(N), len - at));
+        const bool wide = count == N;
+        float parameter[N], gradient[N], velocity[N];
+        if (master != nullptr) load_some(master + at, count, wide, parameter);
+        else load_some(p + at, count, wide, parameter);
+        load_some(g + at, count, wide, gradient);
+        if (momentum != nullptr) load_some(momentum + at, count, wide, velocity);
+
+        u32 draw[N], draw_velocity[N];
 #pragma unroll
-    for (int i = 0; i < ELEMENTS; i++) {
-        const float grad = fmaf(parameter[i], weight_decay, gradient[i] * factor);
-        draw[i] = draws.draw(at + i, grad);
-        draw_velocity[i] = draw[i] << 16;
-        gradient[i] = 0.0f;
-        velocity[i] = momentum != nullptr ? fmaf(velocity[i], momentum_factor, grad) : grad;
-        parameter[i] = fmaf(-lr, velocity[i], parameter[i]);
+        for (int i = 0; i < N; i++) {
+            const float grad = fmaf(parameter[i], weight_decay, __fmul_rn(gradient[i], factor));
+            draw[i] = draws.draw(at + i, grad);
+            draw_velocity[i] = draw[i] << 16;
+            gradient[i] = 0.0f;
+            velocity[i] = momentum != nullptr ? fmaf(velocity[i], momentum_factor, grad) : grad;
+            parameter[i] = fmaf(-lr, velocity[i], parameter[i]);
+        }
+        store_parameter(p + at, master != nullptr ? master + at : nullptr, count, parameter, draw);
+        store_some(g + at, count, wide, gradient);
+        if (momentum != nullptr) store_by_chance(momentum + at, count, velocity, draw_velocity);
     }
-    store_parameter(p + at, master != nullptr ? master + at : nullptr, count, parameter, draw);
-    store_some(g + at, count, wide, gradient);
-    if (momentum != nullptr) store_by_chance(momentum + at, count, velocity, draw_velocity);
+};
+
+// One chunk of a tensor. A thread has as many elements at a time as the narrowest type has in its widest access.
+template <typename P, typename G, typename S, typename Rule>
+__device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m, S* v, float* master, u32 chunk,
+                                             u64 len, const Draws& draws) {
+    constexpr int N = sizeof(P) == 2 || sizeof(G) == 2 || sizeof(S) == 2 ? 8 : 4;
+    static_assert(UPDATE_CHUNK % (UPDATE_THREADS * N) == 0, "threads have equal shares");
+    const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
+#pragma unroll 1
+    for (u64 at = start + threadIdx.x * N; at < end; at += UPDATE_THREADS * N)
+        rule.template step<N>(p, g, m, v, master, at, len, draws);
 }
+
+// One tensor, by a grid of its own.
+template <typename P, typename G, typename S, typename Rule>
+__device__ __forceinline__ void update_one(const Rule& rule, P* p, G* g, S* m, S* v, float* master,
+                                           const float* hyper, u64 len, u32 site) {
+    update_chunk(rule, p, g, m, v, master, blockIdx.x, len, Draws(site, hyper));
+}
+
+// Many tensors, each by as many blocks as it has chunks.
+template <typename P, typename G, typename S, typename Rule>
+__device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable& table, u32 count,
+                                            const float* hyper) {
+    u32 chunk;
+    const UpdateRow& row = table.rows[find_row(table, count, chunk)];
+    update_chunk(rule, static_cast<P*>(row.p), static_cast<G*>(row.g), static_cast<S*>(row.m), static_cast<S*>(row.v),
+                 row.master, chunk, row.len, Draws(row.site, hyper));
+}
+
+// The first of a kernel's parameters, read where the driver put it.
+#define TABLE(type) const __grid_constant__ type table, u32 count
 
 #define NORM_KERNELS(suffix, G)                                                                                        \
-    PLIMSOLL_EXPORT __launch_bounds__(NORM_THREADS)                                                                    \
-        square_sums_##suffix(const G* gradient, double* partial, u64 len) {                                            \
-        square_sums<G>(gradient, partial, len);                                                                        \
+    PLIMSOLL_EXPORT __launch_bounds__(NORM_THREADS) square_sums_##suffix(TABLE(NormTable), double* partial) {          \
+        square_sums<G>(table, count, partial);                                                                         \
     }
 
 PLIMSOLL_FOR_EACH_TYPE(NORM_KERNELS)
 
+#define ADAMW_NUMBERS                                                                                                  \
+    const float *hyper, const float *clip, float beta1_complement, float beta2, float beta2_complement, float eps,     \
+        float weight_decay
+#define ADAMW_RULE AdamW(hyper, clip, beta1_complement, beta2, beta2_complement, eps, weight_decay)
+#define SGD_NUMBERS const float *hyper, const float *clip, float momentum_factor, float weight_decay
+#define SGD_RULE Sgd(hyper, clip, momentum_factor, weight_decay)
+
 // Named after parameter, gradient and state.
 #define UPDATE_KERNELS(p_name, P, g_name, G, s_name, S)                                                                \
-    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
-        adamw_##p_name##_##g_name##_##s_name(P* p, G* g, S* m, S* v, float* master, const float* hyper,                \
-                                             const float* clip, u64 len, u32 site, float beta1_complement,             \
-                                             float beta2, float beta2_complement, float eps, float weight_decay) {     \
-        adamw<P, G, S>(p, g, m, v, master, hyper, clip, len, site, beta1_complement, beta2, beta2_complement, eps,     \
-                       weight_decay);                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS) adamw_##p_name##_##g_name##_##s_name(                            \
+        P* p, G* g, S* m, S* v, float* master, u64 len, u32 site, ADAMW_NUMBERS) {                                     \
+        update_one<P, G, S>(ADAMW_RULE, p, g, m, v, master, hyper, len, site);                                         \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
-        sgd_##p_name##_##g_name##_##s_name(P* p, G* g, S* momentum, float* master, const float* hyper,                 \
-                                           const float* clip, u64 len, u32 site, float momentum_factor,                \
-                                           float weight_decay) {                                                       \
-        sgd<P, G, S>(p, g, momentum, master, hyper, clip, len, site, momentum_factor, weight_decay);                   \
+        adamw_many_##p_name##_##g_name##_##s_name(TABLE(UpdateTable), ADAMW_NUMBERS) {                                 \
+        update_many<P, G, S>(ADAMW_RULE, table, count, hyper);                                                         \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS) sgd_##p_name##_##g_name##_##s_name(                              \
+        P* p, G* g, S* m, S* v, float* master, u64 len, u32 site, SGD_NUMBERS) {                                       \
+        update_one<P, G, S>(SGD_RULE, p, g, m, v, master, hyper, len, site);                                           \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
+        sgd_many_##p_name##_##g_name##_##s_name(TABLE(UpdateTable), SGD_NUMBERS) {                                     \
+        update_many<P, G, S>(SGD_RULE, table, count, hyper);                                                           \
     }
 
 #define STATE_KERNELS(p_name, P, g_name, G)                                                                            \

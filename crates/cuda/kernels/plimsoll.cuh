@@ -150,7 +150,8 @@ __device__ __forceinline__ float block_max(float x) {
 }
 
 // Which elements dropout keeps: a hash of (key, site, row id, column) and nothing else, the same one
-// on every backend. `threshold` and `scale` follow from p and are computed on the host.
+// on every backend: one word for two neighbours, 16 bits for each. `threshold` and `scale` follow from p
+// and are computed on the host.
 __device__ __forceinline__ u32 mix(u32 x) {
     x ^= x >> 16;
     x *= 0x7feb352du;
@@ -165,7 +166,8 @@ struct RowMask {
 
     // What an element is multiplied by: zero, or the scale.
     __device__ __forceinline__ float factor(u32 column) const {
-        return mix(mix(column + a) ^ b) >= threshold ? scale : 0.0f;
+        const u32 word = mix(mix(column / 2 + a) ^ b);
+        return (column % 2 ? word >> 16 : word & 0xffff) >= threshold ? scale : 0.0f;
     }
 };
 

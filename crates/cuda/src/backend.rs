@@ -81,7 +81,7 @@ impl Backend for CudaBackend {
     fn run_schedule(&mut self, which: Run, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
         self.device.bind()?;
         let Self { device, recordings, .. } = self;
-        let queue = || steps.iter().try_for_each(|step| dispatch::run(&Call::new(step, active, device)?));
+        let queue = || dispatch::run_all(steps, active, device);
         // Sampling has another shape every time.
         let Some(recordings) = recordings.as_mut().filter(|_| which != Run::Sample) else { return queue() };
         let stream = device.compute_stream();

@@ -167,6 +167,8 @@ pub(crate) struct Args {
     /// Each in the low bytes of a word; the driver reads as many as the kernel's parameter has.
     words: [u64; ARGS_MAX],
     count: usize,
+    /// A struct passed by value before all others, as large as the kernel's; empty if there is none.
+    table: Vec<u64>,
 }
 
 impl Default for Args {
@@ -177,7 +179,15 @@ impl Default for Args {
 
 impl Args {
     pub(crate) fn new() -> Self {
-        Self { words: [0; ARGS_MAX], count: 0 }
+        Self { words: [0; ARGS_MAX], count: 0, table: Vec::new() }
+    }
+
+    /// Arguments that begin with a table: `rows_max` rows by value, of which those beyond `rows` are zero.
+    pub(crate) fn with_table<const WORDS: usize>(rows: &[[u64; WORDS]], rows_max: usize) -> Self {
+        assert!(rows.len() <= rows_max, "{} rows in a table of {rows_max}", rows.len());
+        let mut table = rows.as_flattened().to_vec();
+        table.resize(rows_max * WORDS, 0);
+        Self { table, ..Self::new() }
     }
 
     fn push(mut self, word: u64) -> Self {
@@ -209,6 +219,10 @@ impl Args {
 
     /// Pointers to the arguments, as the driver takes them.
     pub(crate) fn pointers(&mut self) -> Vec<*mut std::ffi::c_void> {
-        self.words[..self.count].iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect()
+        let table = (!self.table.is_empty()).then(|| self.table.as_mut_ptr().cast());
+        table
+            .into_iter()
+            .chain(self.words[..self.count].iter_mut().map(|word| std::ptr::from_mut(word).cast()))
+            .collect()
     }
 }

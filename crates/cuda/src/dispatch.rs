@@ -1,10 +1,12 @@
 //! From an operator to its family.
 
 use plimsoll_graph::Op;
-use plimsoll_runtime::RuntimeError;
+use plimsoll_plan::Step;
+use plimsoll_runtime::{Active, RuntimeError};
 
 use crate::call::Call;
-use crate::{activation, attention, elementwise, embedding, linear, loss, norm, optimizer, rope, score};
+use crate::device::Device;
+use crate::{activation, attention, elementwise, embedding, grouping, linear, loss, norm, optimizer, rope, score};
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
     match &call.step.op {
@@ -29,7 +31,18 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Add(_) => elementwise::add(call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
-        Op::AdamW(op) => optimizer::adamw(op, call),
-        Op::Sgd(op) => optimizer::sgd(op, call),
+        Op::AdamW(_) | Op::Sgd(_) => optimizer::update_one(call),
     }
+}
+
+/// All steps of a schedule, updates of many tensors together: the same bits as one by one.
+pub(crate) fn run_all(steps: &[Step], active: Active, device: &Device) -> Result<(), RuntimeError> {
+    for group in grouping::groups(steps) {
+        let calls = group.into_iter().map(|step| Call::new(step, active, device)).collect::<Result<Vec<_>, _>>()?;
+        match calls.as_slice() {
+            [call] => run(call)?,
+            calls => optimizer::update_many(calls)?,
+        }
+    }
+    Ok(())
 }

@@ -3,7 +3,8 @@
 //!
 //! One file per operator family, named as in `graph/src/ops`, each beside `kernels/{family}.cu`.
 //! `library` finds what NVIDIA provides, `compile` and `cache` turn kernels into machine code,
-//! `device` holds the card, `call` a step's operands, `blas` and `descriptor` the products.
+//! `device` holds the card, `call` a step's operands, `blas` and `descriptor` the products; `grouping`
+//! says which steps of a schedule run as one, `record` keeps whole schedules to be replayed.
 //!
 //! Results depend on the active shape, the card and the libraries' versions, never on addresses:
 //! every sum has a fixed order, and no kernel adds with atomics.
@@ -21,6 +22,7 @@ mod dispatch;
 mod elementwise;
 mod embedding;
 mod error;
+mod grouping;
 mod library;
 mod linear;
 mod loss;

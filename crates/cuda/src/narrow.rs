@@ -113,16 +113,20 @@ struct Down<'a> {
 }
 
 impl Down<'_> {
+    /// Rows of a tile, runs of 32 columns in a step, and stages, up to rank 16, as in `kernels/narrow_down.cuh`.
+    const SMALL: (usize, usize, usize) = (64, 1, 4);
+    const SMALL_WARPS: u32 = 8;
+
     fn launch(&self, op: &Linear, call: &Call, depth: usize) -> Result<(), RuntimeError> {
         let (rows, rank) = (self.narrow.rows, self.narrow.cols);
         let room = rank.next_power_of_two().max(8);
-        // As in `kernels/narrow_down.cuh`.
-        let (tile_rows, warps_max) = if room <= 16 { (32, 16) } else { (64, 8) };
-        let stage_bytes = tile_rows * 64 + 32 * 16 * ((room / 8) | 1);
-        let block = Block::new(call, 3 * stage_bytes as u32, warps_max);
+        let (tile_rows, runs, stages) = if room <= 16 { Self::SMALL } else { (64, 1, 3) };
+        let warp_bytes = stages * runs * (tile_rows * 64 + 32 * 16 * ((room / 8) | 1));
+        let warps_max = if room <= 16 { Self::SMALL_WARPS } else { 8 };
+        let block = Block::new(call, warp_bytes as u32, warps_max, 1);
         let tiles = rows.div_ceil(tile_rows);
-        // Enough blocks for every multiprocessor, as long as each warp has a few steps of 32.
-        let splits_max = depth / 32 / (2 * block.warps as usize);
+        // Enough blocks for every multiprocessor, as long as each warp has a few steps.
+        let splits_max = depth / (32 * runs) / (2 * block.warps as usize);
         let splits = block.splits(call, tiles, splits_max, tile_rows * room * 4);
         let args = Args::new()
             .ptr(self.wide)
@@ -210,7 +214,10 @@ struct Gradient<'a> {
 }
 
 impl Gradient<'_> {
-    const TILE_COLS: usize = 64;
+    /// Of a warp.
+    const WARP_COLS: usize = 64;
+    /// Warps side by side, stages and all warps up to rank 32, as in `kernels/narrow_gradient.cuh`.
+    const SMALL: (usize, usize, u32) = (4, 4, 16);
 
     fn launch(&self, op: &Linear, call: &Call, grad: &Operand) -> Result<(), RuntimeError> {
         call.carry_over(&call.input(2), grad)?;
@@ -219,12 +226,13 @@ impl Gradient<'_> {
             return Ok(());
         }
         let room = rank.next_power_of_two().max(16);
-        // As in `kernels/narrow_gradient.cuh`.
-        let stage_bytes = 2048 + 16 * 16 * ((room / 8) | 1) + 64;
-        let block = Block::new(call, 4 * stage_bytes as u32, 8);
-        let tiles = self.cols.div_ceil(Self::TILE_COLS);
-        let splits_max = rows / STEP_ROWS / (4 * block.warps as usize);
-        let splits = block.splits(call, tiles, splits_max, room * Self::TILE_COLS * 4);
+        let (col_warps, stages, warps_max) = if room <= 32 { Self::SMALL } else { (2, 4, 8) };
+        let warp_bytes = stages * (2048 + 16 * 16 * ((room / 8) | 1) + 64);
+        let block = Block::new(call, warp_bytes as u32, warps_max, col_warps as u32);
+        let tile_cols = col_warps * Self::WARP_COLS;
+        let tiles = self.cols.div_ceil(tile_cols);
+        let splits_max = rows / STEP_ROWS / (2 * block.warps as usize / col_warps);
+        let splits = block.splits(call, tiles, splits_max, room * tile_cols * 4);
         let args = Args::new()
             .ptr(self.narrow.ptr)
             .ptr(self.wide)
@@ -265,13 +273,14 @@ struct Block {
 }
 
 impl Block {
-    fn new(call: &Call, warp_bytes: u32, warps_max: u32) -> Self {
-        Self::within(shared_bytes_max(call.compute_capability()), warp_bytes, warps_max)
+    /// As many warps as fit, in groups of `group`.
+    fn new(call: &Call, warp_bytes: u32, warps_max: u32, group: u32) -> Self {
+        Self::within(shared_bytes_max(call.compute_capability()), warp_bytes, warps_max, group)
     }
 
-    fn within(shared_bytes_max: u32, warp_bytes: u32, warps_max: u32) -> Self {
+    fn within(shared_bytes_max: u32, warp_bytes: u32, warps_max: u32, group: u32) -> Self {
         // A KiB is left to the kernels' own variables, and one more goes to the system.
-        let warps = ((shared_bytes_max - KIB) / warp_bytes).clamp(1, warps_max);
+        let warps = ((shared_bytes_max - KIB) / warp_bytes).min(warps_max) / group * group;
         let shared_bytes = warps * warp_bytes;
         let resident = ((shared_bytes_max + KIB) / (shared_bytes + 2 * KIB)).clamp(1, 2);
         Self { warps, shared_bytes, resident }
@@ -327,13 +336,15 @@ mod tests {
     fn blocks_fit_every_card() {
         for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
             let limit = shared_bytes_max(capability);
-            for warp_bytes in [3 * 2560, 3 * 8704, 4 * 2880, 4 * 4416] {
-                let block = Block::within(limit, warp_bytes, 16);
+            for (warp_bytes, group) in [(4 * 5632, 1), (3 * 8704, 1), (4 * 2880, 4), (4 * 3392, 4), (4 * 4416, 2)] {
+                let block = Block::within(limit, warp_bytes, 16, group);
                 assert!(block.warps >= 3 && block.shared_bytes < limit, "{capability:?}: {block:?}");
+                assert!(block.warps.is_multiple_of(group), "{capability:?}: {block:?}");
                 assert!(block.resident * block.shared_bytes < limit + KIB, "{capability:?}: {block:?}");
             }
         }
         let hopper = shared_bytes_max((9, 0));
-        assert_eq!(Block::within(hopper, 4 * 2880, 8), Block { warps: 8, shared_bytes: 92_160, resident: 2 });
+        assert_eq!(Block::within(hopper, 4 * 2880, 8, 4), Block { warps: 8, shared_bytes: 92_160, resident: 2 });
+        assert_eq!(Block::within(hopper, 4 * 2880, 16, 4), Block { warps: 16, shared_bytes: 184_320, resident: 1 });
     }
 }

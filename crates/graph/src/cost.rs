@@ -25,6 +25,10 @@ impl Cost {
     }
 }
 
+/// Room in which one thread of the CPU brings parts of a product's operands into the order it reads them in.
+/// The backend's block sizes follow from it.
+pub const CPU_PACKING_BYTES: usize = 896 << 10;
+
 /// The few facts about a backend that an operator's scratch memory depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
@@ -38,6 +42,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// The CPU with so many threads.
+    pub fn cpu(threads: usize) -> Self {
+        Self { workers: threads, partial_rows: 0, matmul_workspace_bytes: threads * CPU_PACKING_BYTES }
+    }
+
     /// Partial results of a sum over tokens.
     pub fn sum_parts(&self) -> usize {
         self.workers.max(self.partial_rows)

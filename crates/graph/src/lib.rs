@@ -11,7 +11,7 @@ mod program;
 mod value;
 
 pub use autodiff::{Backward, differentiate};
-pub use cost::{Cost, Target, Unit};
+pub use cost::{CPU_PACKING_BYTES, Cost, Target, Unit};
 pub use error::GraphError;
 pub use graph::{Graph, Node, NodeId, Phase};
 pub use op::{Alias, Io, Op, OpRule};

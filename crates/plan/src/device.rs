@@ -63,7 +63,7 @@ impl DeviceProfile {
             half_rate_tokens: 16.0,
             context_bytes: 0,
             host_process_bytes: CPU_PROCESS_BYTES,
-            target: Target { workers: threads, partial_rows: 0, matmul_workspace_bytes: 0 },
+            target: Target::cpu(threads),
             native16: DType::BF16,
         }
     }

@@ -44,7 +44,9 @@ fn dropout_factors(
     cols: usize,
     masks: &mut dyn MaskSource,
 ) -> Array {
-    let kept = 1.0 / (1.0 - f64::from(dropout.p));
+    // p is taken as the nearest 65536th part.
+    let p = (f64::from(dropout.p) * 65536.0).round() / 65536.0;
+    let kept = 1.0 / (1.0 - p);
     let keep = masks.keep(dropout, row_ids, key, cols);
     Array::new(&[row_ids.rows(), cols], keep.into_iter().map(|k| if k { kept } else { 0.0 }).collect())
 }

@@ -110,7 +110,9 @@ impl OpRule for AttentionGrad {
     }
 
     /// The tiles, and `Σ d_out·out` for every token and head.
+    /// Where blocks of threads hand results on (GPU), also `Σ d_out·out` of every query and head.
     fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
-        self.0.tile_bytes(target) + io.inputs[0].shape.rows() * self.0.heads.query * 4
+        let handed_on = if target.partial_rows > 0 { io.inputs[0].shape.rows() * self.0.heads.query * 4 } else { 0 };
+        self.0.tile_bytes(target) + handed_on
     }
 }

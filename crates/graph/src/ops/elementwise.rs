@@ -33,8 +33,9 @@ impl OpRule for Add {
     }
 }
 
-/// Inputs `x, row_ids [N], rng_key [4] u32`; keeps an element with probability 1 - p and scales it up.
-/// The mask is a function of (key, site, row id, column), so the gradient is this operator again.
+/// Inputs `x, row_ids [N], rng_key [4] u32`; keeps an element with probability 1 - p and scales it up,
+/// where p is taken as the nearest 65536th part. The mask is a function of (key, site, row id, column), so
+/// the gradient is this operator again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dropout {
     pub p: f32,

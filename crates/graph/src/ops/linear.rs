@@ -157,10 +157,11 @@ impl OpRule for Linear {
         Cost::matmul(2.0 * tokens as f64 * in_features as f64 * out as f64, io.bytes())
     }
 
+    /// A run of masked rows, and what the product of them asks for.
     fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
         let (tokens, in_features, _) = self.dims(&io.inputs);
         let masked = if self.dropout.is_some() { tokens.min(DROPOUT_ROWS) * in_features * 4 } else { 0 };
-        masked.max(target.matmul_workspace_bytes)
+        target.matmul_workspace_bytes + masked
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {

@@ -70,7 +70,7 @@ impl OpRule for VocabLoss {
     fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
         let entries = self.chunk_rows(io.inputs[0].shape.rows()) * io.inputs[1].shape.rows();
         let narrow = if self.grad.is_some() && io.inputs[0].dtype.bytes() == 2 { 2 } else { 0 };
-        entries * (4 + narrow) + target.workers * 64 + target.matmul_workspace_bytes
+        target.matmul_workspace_bytes + entries * (4 + narrow)
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
@@ -112,6 +112,6 @@ impl OpRule for LastLogits {
 
     /// The gathered rows.
     fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
-        io.outputs[0].shape.rows() * io.inputs[0].shape.cols() * 4 + target.matmul_workspace_bytes
+        target.matmul_workspace_bytes + io.outputs[0].shape.rows() * io.inputs[0].shape.cols() * 4
     }
 }

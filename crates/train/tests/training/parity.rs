@@ -1,11 +1,13 @@
 //! Small random models against Hugging Face transformers and PEFT: loss, gradients, ten updates.
 //! The fixtures are made by `fixtures/make_parity.py`.
 
-use crate::support::{fixture, json, recipe, session, tensors};
 use plimsoll_data::{Example, ExampleRef, pack};
-use plimsoll_models::{Lora, Targets};
+use plimsoll_graph::DType;
+use plimsoll_models::{Lora, Recipe, Targets};
 use plimsoll_train::Session;
 use serde_json::Value as Json;
+
+use crate::support::{fixture, json, on_cuda, recipe, session, tensors};
 
 const FAMILIES: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
 const MAX_LENGTH: usize = 24;
@@ -115,6 +117,28 @@ fn packed_equals_padded() {
             let loss = session.accumulate(&batches, 1).expect("runs");
             let wanted = expected["loss"].as_f64().expect("a loss");
             assert!(relative(loss, wanted) < 1e-5, "{family}, {tokens} tokens: {loss} instead of {wanted}");
+        }
+    }
+}
+
+/// Sixteen-bit training on a card follows float32 training of the reference loosely. The CPU has no such type.
+#[test]
+fn bf16_follows_transformers_loosely() {
+    for family in FAMILIES {
+        let expected = json(&fixture(family).join("full.json"));
+        let recipe = Recipe { compute: DType::BF16, master: true, ..recipe(None) };
+        let mut session = session(family, recipe, 6, MAX_LENGTH, |_| {});
+        let examples = examples(family);
+        let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+        let batches = session.pack(&views).expect("fits");
+        if !on_cuda() {
+            assert!(session.accumulate(&batches, 1).is_err(), "the CPU says that it has no such type");
+            continue;
+        }
+        for (index, wanted) in expected["losses"].as_array().expect("losses").iter().enumerate() {
+            let wanted = wanted.as_f64().expect("a loss");
+            let found = session.update(&batches, index as u64 + 1, 1e-3).expect("runs").loss;
+            assert!(relative(found, wanted) < 1e-2, "{family}, step {}: {found} instead of {wanted}", index + 1);
         }
     }
 }

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use plimsoll_cpu::CpuBackend;
+use plimsoll_cuda::CudaBackend;
 use plimsoll_graph::DType;
 use plimsoll_models::{Head, Lora, OptimizerKind, Recipe};
-use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins};
+use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins, known_device};
+use plimsoll_runtime::Backend;
 use plimsoll_train::{Model, Prepared, Session, Spec, prepare};
 use serde_json::Value as Json;
 
@@ -45,11 +47,29 @@ pub fn spec(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -
     Spec { model, recipe, sequences, max_length, goal: Goal::Fastest, pins: Pins::default(), seed: 7 }
 }
 
+/// Set to a card's number, such as `0`, everything here runs on that card instead of the CPU.
+const CUDA_VARIABLE: &str = "CONFORMANCE_CUDA";
+
+pub fn on_cuda() -> bool {
+    std::env::var(CUDA_VARIABLE).is_ok()
+}
+
+/// The device under test.
+fn device() -> (Box<dyn Backend>, DeviceProfile) {
+    let Ok(ordinal) = std::env::var(CUDA_VARIABLE) else {
+        let profile = DeviceProfile::cpu(THREADS, 8 << 30, 100e9, 50e9, 20e9);
+        return (Box::new(CpuBackend::new(Some(THREADS))), profile);
+    };
+    let backend = CudaBackend::new(ordinal.parse().expect("a card's number")).unwrap_or_else(|e| panic!("{e}"));
+    let profile = known_device("H200").map(|p| DeviceProfile { target: backend.target(), ..p });
+    (Box::new(backend), profile.expect("in the table"))
+}
+
 /// Plans and starts with a generous budget.
 pub fn start(spec: &Spec, paranoid: bool) -> Prepared {
-    let device = DeviceProfile::cpu(THREADS, 8 << 30, 100e9, 50e9, 20e9);
-    let budgets = Budgets { gpu_bytes: 0, host_bytes: 8 << 30 };
-    prepare(spec, Box::new(CpuBackend::new(Some(THREADS))), &device, budgets, 0, paranoid).expect("fits")
+    let (backend, device) = device();
+    let budgets = Budgets { gpu_bytes: 8 << 30, host_bytes: 8 << 30 };
+    prepare(spec, backend, &device, budgets, 0, paranoid).expect("fits")
 }
 
 /// A session on a fixture's model.
