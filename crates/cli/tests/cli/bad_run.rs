@@ -148,14 +148,19 @@ fn pins_out_of_range() {
 #[test]
 fn unknown_device() {
     let world = World::new();
-    for device in ["RTX 4090", "cuda:0", "RTX 9999"] {
+    for device in ["RTX 4090", "RTX 9999"] {
         let expected = format!(
-            "error: --device: device `{device}` cannot run anything here: this version computes on the CPU\n\
-             hint: use --device cpu; `plimsoll plan` plans for any card in its table\n"
+            "error: --device: device `{device}` cannot run anything: it is a name, not a device of this machine\n\
+             hint: use --device cpu or --device cuda:0; `plimsoll plan` plans for any card in its table\n"
         );
         let args = ["train", "run.yaml", "--out", "out", "--device", device];
         refused_in(&world, &Refusal { args: &args, code: 2, expected: &expected });
     }
+    // With or without a GPU, there is no such card; what is missing differs.
+    let said = world.run(&["train", "run.yaml", "--out", "out", "--device", "cuda:99"]);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stderr.starts_with("error: --device: "), "{}", said.stderr);
+    assert!(said.stderr.contains("hint: ") || said.stderr.contains("GPU 99"), "{}", said.stderr);
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 9999"]);
     assert_eq!(said.code, Some(2));
     let expected = "error: --device: device `RTX 9999` is not in the table\nhint: known are RTX 3060 12GB, RTX 3090, ";
