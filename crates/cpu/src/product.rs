@@ -1,8 +1,9 @@
 //! Large matrix products, computed from packed copies of parts of the operands.
 //!
-//! The result is divided into blocks, one task each (`product.rs`). A task goes through its block as
+//! The result is divided into blocks, one task each (`division`). A task goes through its block as
 //! its caches suggest and packs what comes next (`block`, `pack`); tiles of the result are held in
-//! registers (`kernel`), compiled for each instruction set (`level`, `vectors`).
+//! registers (`kernel`), compiled for each instruction set (`level`, `vectors`). A few rows are sums
+//! along the operands as they lie (`dots`).
 //!
 //! An element of the result is always the same sum in the same order: over runs of the depth that
 //! follow from the depth alone, each run added up from its beginning. So it depends neither on the
