@@ -34,3 +34,25 @@ fn a_folder_in_shards_brings_its_own_weights() {
     assert_eq!(first_loss(&["--seed", "1"]), first_loss(&["--seed", "2"]));
     assert_ne!(first_loss(&[]), first_loss(&["--set", "init=random"]));
 }
+
+/// The kernel's peak of the whole process, from its first instruction on, against the plan.
+#[test]
+fn what_is_planned_is_what_is_used() {
+    let model = "family: llama, num_attention_heads: 8, num_key_value_heads: 8, init: random";
+    for (shape, budget) in [
+        ("hidden_size: 384, num_hidden_layers: 4, intermediate_size: 1024, vocab_size: 6000", "600MiB"),
+        ("hidden_size: 512, num_hidden_layers: 8, intermediate_size: 1408, vocab_size: 16000", "1GiB"),
+        ("hidden_size: 512, num_hidden_layers: 8, intermediate_size: 1408, vocab_size: 16000", "700MiB"),
+    ] {
+        let world = World::bare(&format!(
+            "model: {{{model}, {shape}}}\ntask: pretrain\ndata: {{max_length: 64}}\nbatch: {{sequences: 4}}\n"
+        ));
+        let args = ["bench", "run.yaml", "--json", "--steps", "1", "--device", "cpu", "--host", budget];
+        let result = world.run(&args).ok().json();
+        let bytes = |key: &str| result["host"][key].as_f64().expect("a size");
+        let (planned, used) = (bytes("planned_bytes"), bytes("used_bytes"));
+        assert!(planned > 200e6, "{budget}: a run of some size: {result}");
+        assert!(used <= planned, "{budget}: used {used} of {planned}");
+        assert!(used >= 0.97 * planned, "{budget}: used only {used} of {planned}");
+    }
+}
