@@ -48,7 +48,9 @@ fn sources_are_tidy() {
     let mut files = Vec::new();
     sources(&root.join("crates"), &mut files);
     assert!(files.len() > 50, "the sources are where this test looks for them");
-    let leftovers = ["todo!", "unimplemented!", "dbg!", "FIXME", "XXX", "#[ignore"].map(|w| w.to_owned());
+    // In two parts each, so that this file is not its own find.
+    let leftovers = [("to", "do!"), ("unimple", "mented!"), ("db", "g!"), ("FIX", "ME"), ("XX", "X"), ("#[ig", "nore")]
+        .map(|(a, b)| format!("{a}{b}"));
     let mut faults = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file).expect("UTF-8");
@@ -65,7 +67,7 @@ fn sources_are_tidy() {
             if line.trim_start().starts_with("//") && length > COMMENT_CHARS_MAX {
                 faults.push(format!("{name}:{}: a comment of {length} characters", number + 1));
             }
-            if !name.ends_with("tidy.rs") && leftovers.iter().any(|l| line.contains(l)) {
+            if leftovers.iter().any(|l| line.contains(l)) {
                 faults.push(format!("{name}:{}: leftover: {}", number + 1, line.trim()));
             }
         }
