@@ -235,7 +235,10 @@ class DropoutMask:
             a = mix(mix(mix(k0 ^ u(0x9e3779b9)) + u(SITE)) ^ ids)
             b = mix(mix(mix(k1 ^ u(0x85ebca6b)) ^ ids) + u(SITE))
             column = np.arange(self.cols, dtype=np.uint32)[None, :]
-            words = mix(mix(column // u(2) + a) ^ b)
+            words = column // u(2) + a
+            words = ((words ^ (words >> u(16))) * u(0x7feb352d)) ^ b
+            words = (words ^ (words >> u(15))) * u(0x846ca68b)
+            words = words ^ (words >> u(16))
             draws = np.where(column % u(2) == 0, words & u(0xffff), words >> u(16))
         return torch.from_numpy((draws >= self.threshold) * (65536.0 / (65536 - self.threshold))).cuda()
 

@@ -8,6 +8,7 @@
 //! division of work follows from the shape, and every sum has a fixed order.
 
 mod activation;
+mod adapter;
 mod arena;
 mod args;
 mod attention;

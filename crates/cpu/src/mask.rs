@@ -9,7 +9,7 @@
 //! k1     = key[1] ^ mix(key[3] + mix(key[2]))
 //! a      = mix(mix(mix(k0 ^ 0x9e3779b9) + site) ^ row)
 //! b      = mix(mix(mix(k1 ^ 0x85ebca6b) ^ row) + site)
-//! word   = mix(mix(column / 2 + a) ^ b)
+//! word   = { x = column / 2 + a; x ^= x >> 16; x *= 0x7feb352d; x ^= b; x ^= x >> 15; x *= 0x846ca68b; x ^= x >> 16 }
 //! draw   = the low half of the word in an even column, the high half in an odd one
 //! ```
 //!
@@ -68,7 +68,13 @@ impl RowMask {
     /// What an element is multiplied by: zero, or the scale.
     #[inline(always)]
     pub fn factor(&self, column: u32) -> f32 {
-        let word = mix(mix((column / 2).wrapping_add(self.a)) ^ self.b);
+        // `mix` with the row's second word thrown in half-way.
+        let mut word = (column / 2).wrapping_add(self.a);
+        word ^= word >> 16;
+        word = word.wrapping_mul(0x7feb_352d) ^ self.b;
+        word ^= word >> 15;
+        word = word.wrapping_mul(0x846c_a68b);
+        word ^= word >> 16;
         // Both halves, and then the one: lanes of a vector do the same work.
         let draw = if column.is_multiple_of(2) { word % DRAWS } else { word / DRAWS };
         if draw >= self.threshold { self.scale } else { 0.0 }

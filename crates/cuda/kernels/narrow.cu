@@ -3,45 +3,83 @@
 #include "narrow_down.cuh"
 #include "narrow_up.cuh"
 #include "narrow_gradient.cuh"
+#include "narrow_both.cuh"
 
 // Names end in the narrow columns there is room for.
 #define EXPORT_DOWN(suffix, T, RANK)                                                                                   \
     extern "C" __global__ void __launch_bounds__(Down<RANK / 8>::THREADS) down_##suffix##_##RANK(                      \
-        const T* wide, u64 stride, const T* weight, u32 rank_first, T* narrow, float* partials, u32 rows, u32 depth,   \
-        u32 rank, float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {                          \
-        down<T, RANK / 8>(wide, stride, weight, rank_first != 0, narrow, partials, rows, depth, rank, alpha,           \
+        const T* wide, u64 stride, const T* weight, T* narrow, float* partials, u32 rows, u32 depth, u32 rank,         \
+        float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {                                    \
+        down<T, RANK / 8>(wide, stride, weight, narrow, partials, rows, depth, rank, alpha,                            \
                           Dropping{row_ids, key, site, threshold});                                                    \
     }
 #define EXPORT_UP(suffix, T, RANK)                                                                                     \
     extern "C" __global__ void __launch_bounds__(Up<RANK / 16>::THREADS) up_##suffix##_##RANK(                         \
-        const T* narrow, const T* weight, u32 rank_first, const T* from, T* to, u64 stride, u32 rows, u32 cols,        \
-        u32 rank, u32 block_rows, float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {          \
-        up<T, RANK / 16>(narrow, weight, rank_first != 0, from, to, stride, rows, cols, rank, block_rows, alpha,       \
-                         Dropping{row_ids, key, site, threshold});                                                     \
+        const T* narrow, const T* weight, const T* from, T* to, u64 stride, u32 rows, u32 cols, u32 rank,              \
+        u32 block_rows, float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {                    \
+        up<T, RANK / 16>(narrow, rank, weight, true, from, to, stride, blockIdx.x, rows, cols, rank, block_rows,       \
+                         alpha, Dropping{row_ids, key, site, threshold});                                              \
+    }
+#define EXPORT_SPREAD(suffix, T, RANK)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(Up<RANK / 16>::THREADS) spread_##suffix##_##RANK(                     \
+        const Spans spans, const T* narrow, u32 narrow_stride, const T* weight, T* to, u64 stride, u32 rows, u32 rank, \
+        u32 block_rows, float alpha) {                                                                                 \
+        u32 block = 0;                                                                                                 \
+        const Span span = spans.of_block(blockIdx.x, block);                                                           \
+        /* Without an adapter, nothing is read and zeros are written. */                                               \
+        const bool adapted = span.narrow != NO_ADAPTER;                                                                \
+        const u32 own = adapted ? rank : 0;                                                                            \
+        up<T, RANK / 16>(narrow + (adapted ? span.narrow : 0), narrow_stride, weight + span.row * rank, false,         \
+                         nullptr, to + span.start, stride, block, rows, span.len, own, block_rows, alpha,              \
+                         Dropping{nullptr, nullptr, 0, 0});                                                            \
     }
 #define EXPORT_GRADIENT(suffix, T, RANK)                                                                               \
     extern "C" __global__ void __launch_bounds__(Gradient<RANK / 16>::THREADS) gradient_##suffix##_##RANK(             \
-        const T* narrow, const T* wide, u64 stride, void* grad, u32 rank_first, u32 wide_grad, float* partials,        \
-        u32 rows, u32 cols, u32 rank, float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {      \
-        gradient<T, RANK / 16>(narrow, wide, stride, grad, rank_first != 0, wide_grad != 0, partials, rows, cols,      \
-                               rank, alpha, Dropping{row_ids, key, site, threshold});                                  \
+        const T* narrow, const T* wide, u64 stride, void* grad, u32 wide_grad, float* partials, u32 rows, u32 cols,    \
+        u32 rank, float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {                          \
+        gradient<T, RANK / 16>(narrow, wide, stride, grad, wide_grad != 0, partials, rows, cols, rank, alpha,          \
+                               Dropping{row_ids, key, site, threshold});                                               \
+    }
+#define EXPORT_BOTH(suffix, T, RANK)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(Both<RANK / 16>::THREADS_MAX) both_##suffix##_##RANK(                 \
+        const Spans spans, const T* wide, u64 stride, const T* narrow, u32 narrow_stride, const T* weight,             \
+        float* narrow_sums, float* weight_sums, u32 rows, u32 weight_rows, u32 rank, u32 block_rows) {                 \
+        both<T, RANK / 16>(spans, wide, stride, narrow, narrow_stride, weight, narrow_sums, weight_sums, rows,         \
+                           weight_rows, rank, block_rows);                                                             \
+    }                                                                                                                  \
+    extern "C" __global__ void both_sums_##suffix##_##RANK(                                                            \
+        const Spans spans, const float* narrow_sums, const float* weight_sums, T* narrow, u32 narrow_stride,           \
+        void* grad, u32 wide_grad, u32 rows, u32 weight_rows, u32 splits, u32 rank, float alpha) {                     \
+        both_sums<T, RANK>(spans, narrow_sums, weight_sums, narrow, narrow_stride, grad, wide_grad != 0, rows,         \
+                           weight_rows, splits, rank, alpha);                                                          \
     }
 #define EXPORT_RANKS(suffix, T)                                                                                        \
     EXPORT_DOWN(suffix, T, 8)                                                                                          \
     EXPORT_DOWN(suffix, T, 16)                                                                                         \
+    EXPORT_DOWN(suffix, T, 24)                                                                                         \
     EXPORT_DOWN(suffix, T, 32)                                                                                         \
+    EXPORT_DOWN(suffix, T, 48)                                                                                         \
     EXPORT_DOWN(suffix, T, 64)                                                                                         \
     EXPORT_UP(suffix, T, 16)                                                                                           \
     EXPORT_UP(suffix, T, 32)                                                                                           \
+    EXPORT_UP(suffix, T, 48)                                                                                           \
     EXPORT_UP(suffix, T, 64)                                                                                           \
+    EXPORT_SPREAD(suffix, T, 16)                                                                                       \
+    EXPORT_SPREAD(suffix, T, 32)                                                                                       \
+    EXPORT_SPREAD(suffix, T, 64)                                                                                       \
     EXPORT_GRADIENT(suffix, T, 16)                                                                                     \
     EXPORT_GRADIENT(suffix, T, 32)                                                                                     \
-    EXPORT_GRADIENT(suffix, T, 64)
+    EXPORT_GRADIENT(suffix, T, 48)                                                                                     \
+    EXPORT_GRADIENT(suffix, T, 64)                                                                                     \
+    EXPORT_BOTH(suffix, T, 16)                                                                                         \
+    EXPORT_BOTH(suffix, T, 32)                                                                                         \
+    EXPORT_BOTH(suffix, T, 64)
 // Defined where tile shapes are compared, to compile many of them soon.
 #ifdef NARROW_ONE_RANK
 EXPORT_DOWN(bf16, bf16, 16)
-EXPORT_UP(bf16, bf16, 16)
+EXPORT_DOWN(bf16, bf16, 48)
 EXPORT_GRADIENT(bf16, bf16, 16)
+EXPORT_GRADIENT(bf16, bf16, 48)
 #else
 EXPORT_RANKS(bf16, bf16)
 EXPORT_RANKS(f16, f16)

@@ -12,13 +12,13 @@
 // Every warp reads its share of the weight again for each block of rows, from the cache: few rows make that
 // as much as the wide matrix. The sizes are those of `Down` in src/narrow.rs.
 #ifndef NARROW_DOWN_ROW_TILES
-#define NARROW_DOWN_ROW_TILES 4
+#define NARROW_DOWN_ROW_TILES 8
 #endif
 #ifndef NARROW_DOWN_RUNS
 #define NARROW_DOWN_RUNS 1
 #endif
 #ifndef NARROW_DOWN_STAGES
-#define NARROW_DOWN_STAGES 4
+#define NARROW_DOWN_STAGES 2
 #endif
 #ifndef NARROW_DOWN_WARPS
 #define NARROW_DOWN_WARPS 8
@@ -33,22 +33,17 @@ template <int TILES> struct Down {
     static constexpr int ROWS = 16 * ROW_TILES;
     static constexpr int RUN = 32;
     static constexpr int WIDE_BYTES = 2 * ROW_TILES * 512;
-    static constexpr int WEIGHT_ROW_BYTES = padded_row_bytes(TILES);
-    static constexpr int RUN_BYTES = WIDE_BYTES + RUN * WEIGHT_ROW_BYTES;
+    static constexpr int RUN_BYTES = WIDE_BYTES + 512 * TILES;
     static constexpr int STAGE_BYTES = RUNS * RUN_BYTES;
     // Of sums in shared memory.
     static constexpr int WARP_SUMS = ROWS * 8 * TILES;
     static_assert(STAGES * STAGE_BYTES >= 4 * WARP_SUMS, "the sums lie where the stages were");
 };
 
-// Where row `k` of the weight's 32 is put, so that the matrices of a fragment lie row after row: fragments
-// hold, of each lane's eight, first 0, 1 and 2, 3, then 4, 5 and 6, 7.
-__device__ __forceinline__ u32 weight_slot(u32 k) { return k / 2 % 4 * 8 + k / 8 * 2 + k % 2; }
-
-// `weight` is [rank, depth] if `rank_first`, else [depth, rank].
+// `weight` is [rank, depth].
 template <typename T, int TILES>
-__device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight, bool rank_first, T* narrow,
-                                     float* partials, u32 rows, u32 depth, u32 rank, float alpha, Dropping dropping) {
+__device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight, T* narrow, float* partials, u32 rows,
+                                     u32 depth, u32 rank, float alpha, Dropping dropping) {
     using Shape = Down<TILES>;
     constexpr int ROW_TILES = Shape::ROW_TILES, STAGES = Shape::STAGES, RUNS = Shape::RUNS, RANK = 8 * TILES;
     extern __shared__ __align__(16) u8 shared[];
@@ -71,19 +66,10 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
 #pragma unroll
         for (int p = 0; p < 2 * ROW_TILES; p++) copy16(at + p * 512 + lane * 16, from + p * eight_rows, 8 * p < left);
         const u32 weight_at = at + Shape::WIDE_BYTES;
-        if (rank_first) {
 #pragma unroll
-            for (int j = 0; j < TILES; j++) {
-                const bool valid = 8 * j + g < rank && k0 + 8 * t < depth;
-                copy16(weight_at + j * 512 + lane * 16, weight_lane + u64(8 * j) * depth + k0, valid);
-            }
-        } else {
-#pragma unroll
-            for (int j = 0; j < TILES; j++) {
-                const u32 i = j * WARP + lane, row = k0 + i / TILES, piece = i % TILES;
-                const u32 to = weight_at + weight_slot(i / TILES) * Shape::WEIGHT_ROW_BYTES + piece * 16;
-                copy_piece(to, weight, row, piece, rank, row < depth);
-            }
+        for (int j = 0; j < TILES; j++) {
+            const bool valid = 8 * j + g < rank && k0 + 8 * t < depth;
+            copy16(weight_at + j * 512 + lane * 16, weight_lane + u64(8 * j) * depth + k0, valid);
         }
     };
     const auto fetch = [&](u32 run, u32 stage) {
@@ -113,13 +99,7 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
         const u32 weight_at = at + Shape::WIDE_BYTES;
         u32 b[TILES][4];
 #pragma unroll
-        for (int j = 0; j < TILES; j++) {
-            if (rank_first) {
-                load_shared16(b[j], weight_at + j * 512 + lane * 16);
-            } else {
-                load_matrices_transposed(b[j], weight_at + lane * Shape::WEIGHT_ROW_BYTES + j * 16);
-            }
-        }
+        for (int j = 0; j < TILES; j++) load_shared16(b[j], weight_at + j * 512 + lane * 16);
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++) {
             u32 top[4], bottom[4];
@@ -141,8 +121,6 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
     u32 stage = 0;
     for (u32 run = first; run < runs; run += stride_runs) {
         copies_wait<STAGES - 2>();
-        // The weight's rows may have been copied by other lanes.
-        __syncwarp();
         fetch(run + (STAGES - 1) * stride_runs, stage == 0 ? STAGES - 1 : stage - 1);
 #pragma unroll
         for (int i = 0; i < RUNS; i++) {

@@ -1,5 +1,5 @@
-// grad += α·narrow [rows, rank]ᵀ·drop(wide [rows, cols]), or its transpose, where the rank is small: the
-// wide matrix is read once and nothing else counts.
+// grad [rank, cols] += α·narrow [rows, rank]ᵀ·drop(wide [rows, cols]), where the rank is small: the wide
+// matrix is read once and nothing else counts.
 //
 // A warp has 64 columns and takes 16 rows at a time; COL_WARPS of them lie side by side, for memory likes
 // long runs, and the others of the block take the next rows, as do the blocks that share the columns. A
@@ -37,10 +37,10 @@ template <int TILES> struct Gradient {
     static_assert(STAGES * STAGE_BYTES >= 4 * WARP_SUMS, "the sums lie where the stages were");
 };
 
-// `grad` is [rank, cols] if `rank_first`, else [cols, rank]; in float32 if `wide_grad`, else as T.
+// `grad` is in float32 if `wide_grad`, else as T.
 template <typename T, int TILES>
-__device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 stride, void* grad, bool rank_first,
-                                         bool wide_grad, float* partials, u32 rows, u32 cols, u32 rank, float alpha,
+__device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 stride, void* grad, bool wide_grad,
+                                         float* partials, u32 rows, u32 cols, u32 rank, float alpha,
                                          Dropping dropping) {
     using Shape = Gradient<TILES>;
     constexpr int STAGES = Shape::STAGES, RANK = 16 * TILES, COL_WARPS = Shape::COL_WARPS;
@@ -67,8 +67,8 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
                 const u32 index = i * WARP + lane, row = index / (2 * TILES), piece = index % (2 * TILES);
-                copy_piece(narrow_at + row * Shape::NARROW_ROW_BYTES + piece * 16, narrow, row0 + row, piece, rank,
-                           row0 + row < rows);
+                const T* from = narrow + u64(row0 + row) * rank;
+                copy_piece(narrow_at + row * Shape::NARROW_ROW_BYTES + piece * 16, from, piece, rank, row0 + row < rows);
             }
             if (dropping.any() && lane < 16) {
                 const u32 row = row0 + lane;
@@ -133,26 +133,23 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
         }
     }
     __syncthreads();
-    // Four that are neighbours in the gradient: of one row of the sums, or of one column.
-    const auto row_of = [&](u32 i) { return rank_first ? i / Shape::COLS : i % RANK; };
-    const auto column_of = [&](u32 i) { return rank_first ? i % Shape::COLS : i / RANK; };
+    // Four that are neighbours in the gradient.
+    const auto row_of = [&](u32 i) { return i / Shape::COLS; };
+    const auto column_of = [&](u32 i) { return i % Shape::COLS; };
     const auto share = [&](u32 i) {
-        const u32 column = column_of(i), apart = rank_first ? 1 : Shape::PITCH;
+        const u32 column = column_of(i);
         const float* at = sums + column / Shape::WARP_COLS * Shape::WARP_SUMS + row_of(i) * Shape::PITCH;
         at += column % Shape::WARP_COLS;
         float4 sum = {};
 #pragma unroll 4
         for (u32 w = 0; w < row_warps; w++) {
-            add_to(sum, make_float4(at[0], at[apart], at[2 * apart], at[3 * apart]));
+            add_to(sum, *reinterpret_cast<const float4*>(at));
             at += COL_WARPS * Shape::WARP_SUMS;
         }
         return sum;
     };
     const auto inside = [&](u32 i) { return row_of(i) < rank && col0 + column_of(i) < cols; };
-    const auto place = [&](u32 i) {
-        const u32 n = row_of(i), c = col0 + column_of(i);
-        return rank_first ? u64(n) * cols + c : u64(c) * rank + n;
-    };
+    const auto place = [&](u32 i) { return u64(row_of(i)) * cols + col0 + column_of(i); };
     const auto fetch_old = [&](u32 i) {
         if (!inside(i)) return float4{};
         const u64 at = place(i);

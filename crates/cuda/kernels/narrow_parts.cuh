@@ -23,8 +23,7 @@ struct Dropping {
     __device__ __forceinline__ u32 limit() const { return threshold < 0x10000 ? threshold << 16 : 0xffffffffu; }
 };
 
-// A row's part in the draw of `RowMask::factor`, mix(mix(pair + a) ^ b). The inner mix ends with
-// x ^= x >> 16 and the outer one begins with it; it undoes itself, so that only its effect on b is left.
+// A row's part in the draw of `RowMask::factor`.
 struct RowDraw {
     u32 a, b;
 
@@ -32,7 +31,7 @@ struct RowDraw {
     __device__ __forceinline__ RowDraw(const Mask& mask, u32 row_id) {
         const RowMask row = mask.row(row_id);
         a = row.a;
-        b = row.b ^ (row.b >> 16);
+        b = row.b;
     }
 
     // The draw of another lane's row.
@@ -49,10 +48,7 @@ struct RowDraw {
         u32 x = pair + a;
         x ^= x >> 16;
         x *= 0x7feb352du;
-        x ^= x >> 15;
-        x *= 0x846ca68bu;
         x ^= b;
-        x *= 0x7feb352du;
         x ^= x >> 15;
         x *= 0x846ca68bu;
         odd = x < limit;
@@ -83,9 +79,9 @@ __device__ __forceinline__ void drop8(float (&x)[8], const RowDraw& draw, u32 co
 
 // Elements `8·piece ..` of a row of `rank` numbers, a multiple of four, with zeros behind them.
 template <typename T>
-__device__ __forceinline__ void copy_piece(u32 to, const T* matrix, u64 row, u32 piece, u32 rank, bool valid) {
+__device__ __forceinline__ void copy_piece(u32 to, const T* row, u32 piece, u32 rank, bool valid) {
     const u32 at = 8 * piece;
-    const T* from = matrix + row * rank + at;
+    const T* from = row + at;
     if (rank % 8 == 0) {
         copy16(to, from, valid && at < rank);
     } else {

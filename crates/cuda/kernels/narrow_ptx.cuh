@@ -59,6 +59,14 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 at) {
                  : "memory");
 }
 
+// The same four matrices as they lie.
+__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
 // acc[16 × 8] += a[16 × 16]·b[16 × 8], on one warp; `mma_first` begins with zeros.
 #define NARROW_MMA(TYPE, NAME)                                                                                         \
     template <> __device__ __forceinline__ void mma<TYPE>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {          \

@@ -17,16 +17,17 @@ template <int STEPS> struct Up {
     static constexpr int STAGE_BYTES = WIDE_BYTES + NARROW_BYTES + 64;
 };
 
-// `weight` is [rank, cols] if `rank_first`, else [cols, rank].
+// `weight` is [rank, cols] if `rank_first`, else [cols, rank]; the block is the `block`th of those side by side.
 template <typename T, int STEPS>
-__device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_first, const T* from, T* to, u64 stride,
-                                   u32 rows, u32 cols, u32 rank, u32 block_rows, float alpha, Dropping dropping) {
+__device__ __forceinline__ void up(const T* narrow, u32 narrow_stride, const T* weight, bool rank_first, const T* from,
+                                   T* to, u64 stride, u32 block, u32 rows, u32 cols, u32 rank, u32 block_rows,
+                                   float alpha, Dropping dropping) {
     using Shape = Up<STEPS>;
     constexpr int STAGES = Shape::STAGES;
     extern __shared__ __align__(16) u8 shared[];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 g = lane / 4, t = lane % 4;
-    const u32 col0 = (blockIdx.x * (Shape::THREADS / WARP) + warp) * Shape::COLS;
+    const u32 col0 = (block * (Shape::THREADS / WARP) + warp) * Shape::COLS;
     if (col0 >= cols) return;
     const u32 ring = shared_address(shared) + warp * STAGES * Shape::STAGE_BYTES;
     const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
@@ -36,7 +37,7 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
     const u64 lane_at = (begin + g) * stride + col;
     const T* from_at = from + lane_at;
     T* to_at = to + lane_at;
-    const T* narrow_lane = narrow + u64(begin + g) * rank + 4 * t;
+    const T* narrow_lane = narrow + u64(begin + g) * narrow_stride + 4 * t;
     const bool inside[2] = {col < cols, col + 32 < cols};
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
@@ -55,7 +56,7 @@ __device__ __forceinline__ void up(const T* narrow, const T* weight, bool rank_f
                 }
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
-                    const T* narrow_from = narrow_lane + (row0 - begin + 8 * half) * rank + 16 * s;
+                    const T* narrow_from = narrow_lane + (row0 - begin + 8 * half) * narrow_stride + 16 * s;
                     copy8(narrow_at + (2 * s + half) * 256 + lane * 8, narrow_from, row < end && 16 * s + 4 * t < rank);
                 }
             }

@@ -166,7 +166,13 @@ struct RowMask {
 
     // What an element is multiplied by: zero, or the scale.
     __device__ __forceinline__ float factor(u32 column) const {
-        const u32 word = mix(mix(column / 2 + a) ^ b);
+        u32 word = column / 2 + a;
+        word ^= word >> 16;
+        word *= 0x7feb352du;
+        word ^= b;
+        word ^= word >> 15;
+        word *= 0x846ca68bu;
+        word ^= word >> 16;
         return (column % 2 ? word >> 16 : word & 0xffff) >= threshold ? scale : 0.0f;
     }
 };

@@ -42,10 +42,12 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "attention_gradient.cuh",
     "attention_places.cuh",
     "attention_ptx.cuh",
+    "narrow_both.cuh",
     "narrow_down.cuh",
     "narrow_gradient.cuh",
     "narrow_parts.cuh",
     "narrow_ptx.cuh",
+    "narrow_spans.cuh",
     "narrow_up.cuh",
     "plimsoll.cuh",
 ];

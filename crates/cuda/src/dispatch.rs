@@ -6,12 +6,16 @@ use plimsoll_runtime::{Active, RuntimeError};
 
 use crate::call::Call;
 use crate::device::Device;
-use crate::{activation, attention, elementwise, embedding, grouping, linear, loss, norm, optimizer, rope, score};
+use crate::{
+    activation, adapter, attention, elementwise, embedding, grouping, linear, loss, norm, optimizer, rope, score,
+};
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
     match &call.step.op {
         Op::Linear(op) => linear::linear(op, call),
         Op::BiasGrad(op) => linear::bias_grad(op, call),
+        Op::AdapterUp(op) => adapter::adapter_up(op, call),
+        Op::AdapterUpGrad(op) => adapter::adapter_up_grad(op, call),
         Op::RmsNorm(op) => norm::rms_norm(op, call),
         Op::RmsNormGrad(op) => norm::rms_norm_grad(op, call),
         Op::HeadNorm(op) => norm::head_norm(op, call),

@@ -10,6 +10,8 @@
 //! every sum has a fixed order, and no kernel adds with atomics.
 
 mod activation;
+mod adapter;
+mod adapter_narrow;
 mod attention;
 mod backend;
 mod blas;

@@ -2,20 +2,20 @@
 //! is read or written once, with dropout drawn on the way, and everything else is small.
 
 use plimsoll_graph::DType;
-use plimsoll_graph::ops::{Cols, Dest, Linear, LinearKind};
+use plimsoll_graph::ops::{Dest, Linear, LinearKind};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
 use crate::mask::Keep;
 
-const MODULE: &str = "narrow";
+pub(crate) const MODULE: &str = "narrow";
 /// Columns of the narrow matrix at most.
 const RANK_MAX: usize = 64;
 /// `ARRIVALS_MAX` in the kernels: tiles whose sums blocks may share.
 const SHARED_TILES_MAX: usize = 1024;
 /// Rows of a tile in one step of the tensor cores.
 const STEP_ROWS: usize = 16;
-const WARP: u32 = 32;
+pub(crate) const WARP: u32 = 32;
 const KIB: u32 = 1 << 10;
 
 /// Runs the product if it is one of these; `None` if it is not.
@@ -33,32 +33,19 @@ pub(crate) fn run(op: &Linear, call: &Call) -> Option<Result<(), RuntimeError>> 
 }
 
 /// The kernels read the wide matrix in packs of eight and the narrow one in fours.
-fn fits(rank: usize, wide: usize) -> bool {
+pub(crate) fn fits(rank: usize, wide: usize) -> bool {
     rank <= RANK_MAX && rank.is_multiple_of(4) && wide.is_multiple_of(8)
 }
 
-/// The first of the columns an operator works on, if they can be read in packs.
-fn first_col(cols: Option<Cols>) -> Option<usize> {
-    let start = cols.map_or(0, |cols| cols.start);
-    let whole = start.is_multiple_of(8) && cols.is_none_or(|cols| cols.total.is_multiple_of(8));
-    whole.then_some(start)
+/// The smallest of the narrow widths kernels are made for that a rank fits in.
+pub(crate) fn room_for(rank: usize, rooms: &[usize]) -> usize {
+    rooms.iter().copied().find(|&room| rank <= room).unwrap_or(RANK_MAX)
 }
 
-/// `y = onto + α·drop(x)·Wᵀ`.
+/// `y = α·drop(x)·Wᵀ`, where the weight has few rows.
 fn forward(op: &Linear, call: &Call, x: &Operand, weight: &Operand, y: &Operand) -> Option<Result<(), RuntimeError>> {
-    if y.dtype != x.dtype {
-        return None;
-    }
-    if fits(weight.rows, weight.cols) && op.dest == Dest::Fresh && op.cols.is_none() {
-        let down = Down { wide: x.ptr, stride: x.cols, weight: weight.ptr, rank_first: true, narrow: y };
-        return Some(down.launch(op, call, weight.cols));
-    }
-    let start = first_col(op.cols)?;
-    if fits(weight.cols, weight.rows) && op.dropout.is_none() {
-        let up = Up { narrow: x, weight: weight.ptr, rank_first: false, wide: y, start, cols: weight.rows };
-        return Some(up.launch(op, call));
-    }
-    None
+    let narrow = fits(weight.rows, weight.cols) && op.dest == Dest::Fresh && op.cols.is_none();
+    (narrow && y.dtype == x.dtype).then(|| down(op, call, x, weight, y))
 }
 
 /// `dx = onto + drop(α·dy·W)`.
@@ -69,188 +56,138 @@ fn input_grad(
     weight: &Operand,
     dx: &Operand,
 ) -> Option<Result<(), RuntimeError>> {
-    if dx.dtype != dy.dtype {
-        return None;
-    }
-    if fits(weight.rows, weight.cols) && op.cols.is_none() {
-        let up = Up { narrow: dy, weight: weight.ptr, rank_first: true, wide: dx, start: 0, cols: weight.cols };
-        return Some(up.launch(op, call));
-    }
-    let start = first_col(op.cols)?;
-    if fits(weight.cols, weight.rows) && op.dest == Dest::Fresh && op.dropout.is_none() {
-        let wide = dy.at(0, start);
-        let down = Down { wide, stride: dy.cols, weight: weight.ptr, rank_first: false, narrow: dx };
-        return Some(down.launch(op, call, weight.rows));
-    }
-    None
+    let narrow = fits(weight.rows, weight.cols) && op.cols.is_none();
+    (narrow && dx.dtype == dy.dtype).then(|| up(op, call, dy, weight, dx))
 }
 
 /// `dW += α·dyᵀ·drop(x)`.
 fn weight_grad(op: &Linear, call: &Call, dy: &Operand, x: &Operand, dw: &Operand) -> Option<Result<(), RuntimeError>> {
-    if dw.dtype != DType::F32 && dw.dtype != x.dtype {
-        return None;
-    }
-    if fits(dw.rows, dw.cols) && op.cols.is_none() {
-        let gradient = Gradient { narrow: dy, wide: x.ptr, stride: x.cols, cols: dw.cols, rank_first: true };
-        return Some(gradient.launch(op, call, dw));
-    }
-    let start = first_col(op.cols)?;
-    if fits(dw.cols, dw.rows) && op.dropout.is_none() {
-        let wide = dy.at(0, start);
-        let gradient = Gradient { narrow: x, wide, stride: dy.cols, cols: dw.rows, rank_first: false };
-        return Some(gradient.launch(op, call, dw));
-    }
-    None
+    let narrow = fits(dw.rows, dw.cols) && op.cols.is_none();
+    (narrow && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| gradient(op, call, dy, x, dw))
 }
 
-/// `narrow = α·drop(wide)·W`; the weight is `[rank, depth]` if `rank_first`, else `[depth, rank]`.
-struct Down<'a> {
-    wide: u64,
-    stride: usize,
-    weight: u64,
-    rank_first: bool,
-    narrow: &'a Operand,
+/// Rows of a tile, and stages, as in `kernels/narrow_down.cuh`.
+fn down_shape(room: usize) -> (usize, usize) {
+    if room <= 16 { (128, 2) } else { (64, 3) }
 }
 
-impl Down<'_> {
-    /// Rows of a tile, runs of 32 columns in a step, and stages, up to rank 16, as in `kernels/narrow_down.cuh`.
-    const SMALL: (usize, usize, usize) = (64, 1, 4);
-    const SMALL_WARPS: u32 = 8;
-
-    fn launch(&self, op: &Linear, call: &Call, depth: usize) -> Result<(), RuntimeError> {
-        let (rows, rank) = (self.narrow.rows, self.narrow.cols);
-        let room = rank.next_power_of_two().max(8);
-        let (tile_rows, runs, stages) = if room <= 16 { Self::SMALL } else { (64, 1, 3) };
-        let warp_bytes = stages * runs * (tile_rows * 64 + 32 * 16 * ((room / 8) | 1));
-        let warps_max = if room <= 16 { Self::SMALL_WARPS } else { 8 };
-        let block = Block::new(call, warp_bytes as u32, warps_max, 1);
-        let tiles = rows.div_ceil(tile_rows);
-        // Enough blocks for every multiprocessor, as long as each warp has a few steps.
-        let splits_max = depth / (32 * runs) / (2 * block.warps as usize);
-        let splits = block.splits(call, tiles, splits_max, tile_rows * room * 4);
-        let args = Args::new()
-            .ptr(self.wide)
-            .u64(self.stride as u64)
-            .ptr(self.weight)
-            .u32(u32::from(self.rank_first))
-            .ptr(self.narrow.ptr)
-            .ptr(call.workspace().0)
-            .u32(rows as u32)
-            .u32(depth as u32)
-            .u32(rank as u32);
-        let kernel = format!("down_{}_{room}", self.narrow.dtype.name());
-        let grid = (tiles as u32, splits as u32, 1);
-        call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
-    }
+/// `narrow = α·drop(wide)·Wᵀ`, the weight `[rank, depth]`.
+fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, narrow: &Operand) -> Result<(), RuntimeError> {
+    const WARPS_MAX: u32 = 8;
+    let (rows, rank, depth) = (narrow.rows, narrow.cols, weight.cols);
+    let room = room_for(rank, &[8, 16, 24, 32, 48, 64]);
+    let (tile_rows, stages) = down_shape(room);
+    let warp_bytes = stages * (tile_rows * 64 + room / 8 * 512);
+    let block = Block::new(call, warp_bytes as u32, WARPS_MAX, 1);
+    let tiles = rows.div_ceil(tile_rows);
+    // Enough blocks for every multiprocessor, as long as each warp has a few steps.
+    let splits_max = depth / 32 / (2 * block.warps as usize);
+    let splits = block.splits(call, tiles, splits_max, tile_rows * room * 4);
+    let args = Args::new()
+        .ptr(wide.ptr)
+        .u64(wide.cols as u64)
+        .ptr(weight.ptr)
+        .ptr(narrow.ptr)
+        .ptr(call.workspace().0)
+        .u32(rows as u32)
+        .u32(depth as u32)
+        .u32(rank as u32);
+    let kernel = format!("down_{}_{room}", narrow.dtype.name());
+    let grid = (tiles as u32, splits as u32, 1);
+    call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
 }
 
-/// `wide[:, start..] = onto + drop(α·narrow·W)`; the weight is `[rank, cols]` if `rank_first`, else `[cols, rank]`.
-struct Up<'a> {
-    narrow: &'a Operand,
-    weight: u64,
-    rank_first: bool,
-    wide: &'a Operand,
-    start: usize,
-    cols: usize,
+/// How a wide matrix is written: blocks of 4 warps with 64 columns each, as in `kernels/narrow_up.cuh`.
+pub(crate) struct Writing {
+    room: usize,
+    column_blocks: usize,
+    pub(crate) block_rows: usize,
 }
 
-impl Up<'_> {
+impl Writing {
     const WARPS: usize = 4;
-    const WARP_COLS: usize = 64;
+    pub(crate) const BLOCK_COLS: usize = Self::WARPS * 64;
     /// Rows of a block: many, for each reads its share of the weight; fewer where blocks would be.
     const ROWS_MAX: usize = 128;
     const ROWS_MIN: usize = 32;
     const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
 
-    fn launch(&self, op: &Linear, call: &Call) -> Result<(), RuntimeError> {
-        let (rows, rank) = (self.wide.rows, self.narrow.cols);
-        let from = self.onto(op, call)?;
-        let room = rank.next_power_of_two().max(16);
-        // As in `kernels/narrow_up.cuh`.
-        let stage_bytes = 2048 + room / 16 * 512 + 64;
-        let shared_bytes = (Self::WARPS * 4 * stage_bytes) as u32;
-        let column_blocks = self.cols.div_ceil(Self::WARPS * Self::WARP_COLS);
+    pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize) -> Self {
         let wanted = Self::BLOCKS_PER_MULTIPROCESSOR * call.device.sm_count() as usize;
         let mut block_rows = Self::ROWS_MAX;
         while block_rows > Self::ROWS_MIN && column_blocks * rows.div_ceil(block_rows) < wanted {
             block_rows /= 2;
         }
-        let args = Args::new()
-            .ptr(self.narrow.ptr)
-            .ptr(self.weight)
-            .u32(u32::from(self.rank_first))
-            .ptr(from)
-            .ptr(self.wide.at(0, self.start))
-            .u64(self.wide.cols as u64)
-            .u32(rows as u32)
-            .u32(self.cols as u32)
-            .u32(rank as u32)
-            .u32(block_rows as u32);
-        let kernel = format!("up_{}_{room}", self.wide.dtype.name());
-        let grid = (column_blocks as u32, rows.div_ceil(block_rows) as u32, 1);
-        let threads = Self::WARPS as u32 * WARP;
-        call.launch(MODULE, &kernel, grid, threads, shared_bytes, with_dropout(args, op, call))
+        Self { room, column_blocks, block_rows }
     }
 
-    /// The address of what the product is added to; 0 for nothing.
-    fn onto(&self, op: &Linear, call: &Call) -> Result<u64, RuntimeError> {
-        let Some(dest) = op.dest_input().map(|at| call.input(at)) else { return Ok(0) };
-        // Without other columns to keep, the one matrix is read and the other written.
-        if self.cols == self.wide.cols && op.dest == Dest::Accumulate {
-            return Ok(dest.at(0, self.start));
-        }
-        call.carry_over(&dest, self.wide)?;
-        Ok(if op.dest == Dest::Accumulate { self.wide.at(0, self.start) } else { 0 })
+    pub(crate) fn launch(&self, call: &Call, name: &str, wide: &Operand, args: Args) -> Result<(), RuntimeError> {
+        let stage_bytes = 2048 + self.room / 16 * 512 + 64;
+        let shared_bytes = (Self::WARPS * 4 * stage_bytes) as u32;
+        let kernel = format!("{name}_{}_{}", wide.dtype.name(), self.room);
+        let grid = (self.column_blocks as u32, wide.rows.div_ceil(self.block_rows) as u32, 1);
+        call.launch(MODULE, &kernel, grid, Self::WARPS as u32 * WARP, shared_bytes, args)
     }
 }
 
-/// `grad += α·narrowᵀ·drop(wide)`, `[rank, cols]`, or its transpose unless `rank_first`.
-struct Gradient<'a> {
-    narrow: &'a Operand,
-    wide: u64,
-    stride: usize,
-    cols: usize,
-    rank_first: bool,
+/// `wide = onto + drop(α·narrow·W)`, the weight `[rank, cols]`.
+fn up(op: &Linear, call: &Call, narrow: &Operand, weight: &Operand, wide: &Operand) -> Result<(), RuntimeError> {
+    let rank = narrow.cols;
+    let from = match op.dest_input().map(|at| call.input(at)) {
+        Some(dest) if op.dest == Dest::Accumulate => dest.ptr,
+        _ => 0,
+    };
+    let column_blocks = wide.cols.div_ceil(Writing::BLOCK_COLS);
+    let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]));
+    let args = Args::new()
+        .ptr(narrow.ptr)
+        .ptr(weight.ptr)
+        .ptr(from)
+        .ptr(wide.ptr)
+        .u64(wide.cols as u64)
+        .u32(wide.rows as u32)
+        .u32(wide.cols as u32)
+        .u32(rank as u32)
+        .u32(writing.block_rows as u32);
+    writing.launch(call, "up", wide, with_dropout(args, op, call))
 }
 
-impl Gradient<'_> {
-    /// Of a warp.
-    const WARP_COLS: usize = 64;
-    /// Warps side by side, stages and all warps up to rank 32, as in `kernels/narrow_gradient.cuh`.
-    const SMALL: (usize, usize, u32) = (4, 4, 16);
+/// Warps side by side, stages, and warps at most, as in `kernels/narrow_gradient.cuh`.
+fn gradient_shape(room: usize) -> (usize, usize, u32) {
+    if room <= 32 { (4, 4, 16) } else { (2, 4, 8) }
+}
 
-    fn launch(&self, op: &Linear, call: &Call, grad: &Operand) -> Result<(), RuntimeError> {
-        call.carry_over(&call.input(2), grad)?;
-        let (rows, rank) = (self.narrow.rows, self.narrow.cols);
-        if rows == 0 {
-            return Ok(());
-        }
-        let room = rank.next_power_of_two().max(16);
-        let (col_warps, stages, warps_max) = if room <= 32 { Self::SMALL } else { (2, 4, 8) };
-        let warp_bytes = stages * (2048 + 16 * 16 * ((room / 8) | 1) + 64);
-        let block = Block::new(call, warp_bytes as u32, warps_max, col_warps as u32);
-        let tile_cols = col_warps * Self::WARP_COLS;
-        let tiles = self.cols.div_ceil(tile_cols);
-        let splits_max = rows / STEP_ROWS / (2 * block.warps as usize / col_warps);
-        let splits = block.splits(call, tiles, splits_max, room * tile_cols * 4);
-        let args = Args::new()
-            .ptr(self.narrow.ptr)
-            .ptr(self.wide)
-            .u64(self.stride as u64)
-            .ptr(grad.ptr)
-            .u32(u32::from(self.rank_first))
-            .u32(u32::from(grad.dtype == DType::F32))
-            .ptr(call.workspace().0)
-            .u32(rows as u32)
-            .u32(self.cols as u32)
-            .u32(rank as u32);
-        let kernel = format!("gradient_{}_{room}", self.narrow.dtype.name());
-        let grid = (tiles as u32, splits as u32, 1);
-        call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
+/// `grad += α·narrowᵀ·drop(wide)`, `[rank, cols]`.
+fn gradient(op: &Linear, call: &Call, narrow: &Operand, wide: &Operand, grad: &Operand) -> Result<(), RuntimeError> {
+    call.carry_over(&call.input(2), grad)?;
+    let (rows, rank, cols) = (narrow.rows, narrow.cols, wide.cols);
+    if rows == 0 {
+        return Ok(());
     }
+    let room = room_for(rank, &[16, 32, 48, 64]);
+    let (col_warps, stages, warps_max) = gradient_shape(room);
+    let warp_bytes = stages * (2048 + 16 * 16 * ((room / 8) | 1) + 64);
+    let block = Block::new(call, warp_bytes as u32, warps_max, col_warps as u32);
+    let tile_cols = col_warps * 64;
+    let tiles = cols.div_ceil(tile_cols);
+    let splits_max = rows / STEP_ROWS / (2 * block.warps as usize / col_warps);
+    let splits = block.splits(call, tiles, splits_max, room * tile_cols * 4);
+    let args = Args::new()
+        .ptr(narrow.ptr)
+        .ptr(wide.ptr)
+        .u64(cols as u64)
+        .ptr(grad.ptr)
+        .u32(u32::from(grad.dtype == DType::F32))
+        .ptr(call.workspace().0)
+        .u32(rows as u32)
+        .u32(cols as u32)
+        .u32(rank as u32);
+    let kernel = format!("gradient_{}_{room}", narrow.dtype.name());
+    let grid = (tiles as u32, splits as u32, 1);
+    call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
 }
 
-/// The arguments all kernels end with: alpha, which holds the scale of what dropout keeps, and the mask.
+/// The arguments that kernels of a `Linear` end with: alpha, which holds the scale of what dropout keeps, and the mask.
 fn with_dropout(args: Args, op: &Linear, call: &Call) -> Args {
     let (Some(dropout), Some(at)) = (op.dropout, op.dropout_inputs()) else {
         return args.f32(op.alpha).ptr(0).ptr(0).u32(0).u32(0);
@@ -303,7 +240,7 @@ impl Block {
 }
 
 /// Shared memory that a block may have.
-fn shared_bytes_max(capability: (u32, u32)) -> u32 {
+pub(crate) fn shared_bytes_max(capability: (u32, u32)) -> u32 {
     KIB * match capability {
         (8, 0 | 7) => 163,
         (9, 0) | (10 | 11, _) => 227,
@@ -324,12 +261,9 @@ mod tests {
     }
 
     #[test]
-    fn columns_must_start_at_a_pack() {
-        let cols = |start, total| Some(Cols { start, len: 8, total });
-        assert_eq!(first_col(None), Some(0));
-        assert_eq!(first_col(cols(16, 64)), Some(16));
-        assert_eq!(first_col(cols(4, 64)), None);
-        assert_eq!(first_col(cols(8, 60)), None);
+    fn a_rank_gets_the_next_room() {
+        let rooms = [8, 16, 24, 32, 48, 64];
+        assert_eq!([4, 8, 12, 24, 28, 48, 52].map(|rank| room_for(rank, &rooms)), [8, 8, 16, 24, 32, 48, 64]);
     }
 
     #[test]

@@ -66,6 +66,8 @@ macro_rules! operators {
 operators!(
     Linear,
     BiasGrad,
+    AdapterUp,
+    AdapterUpGrad,
     RmsNorm,
     RmsNormGrad,
     HeadNorm,

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use plimsoll_graph::ops::Block;
 use plimsoll_graph::{BatchShape, DType, Extent, Role, Shape, Slot, SlotId, SlotTable};
 
 use crate::adapter::LINEAR_LAYERS;
 use crate::parameters::matches;
-use crate::{DecoderConfig, Head, Init, ModelError, Parameter, ParameterKind, Part, Recipe};
+use crate::{DecoderConfig, Head, Init, Lora, ModelError, Parameter, ParameterKind, Part, Recipe};
 
 /// Hugging Face's name of the score head's weight.
 pub const SCORE_WEIGHT: &str = "score.weight";
@@ -25,6 +26,16 @@ pub(crate) struct Projection {
 impl Projection {
     pub(crate) fn out_features(&self) -> usize {
         self.layers.iter().map(|(_, rows)| rows).sum()
+    }
+
+    /// The layers that have an adapter, each with its output columns.
+    pub(crate) fn adapted(&self, lora: &Lora) -> impl Iterator<Item = (&'static str, Block)> {
+        let layers = self.layers.iter().scan(0, |end, &(name, len)| {
+            let start = *end;
+            *end += len;
+            Some((name, Block { start, len }))
+        });
+        layers.filter(|(name, _)| lora.adapts(name))
     }
 }
 
@@ -140,49 +151,31 @@ impl<'a> Decoder<'a> {
                 }
             }
         }
-        if let Some(lora) = &self.recipe.lora {
-            for (l, rows) in projection.layers.iter().filter(|(l, _)| lora.adapts(l)) {
-                let module = format!("base_model.model.model.layers.{layer}.{}.{l}", projection.module);
-                self.register_adapter(
-                    slots,
-                    &format!("{prefix}.{l}"),
-                    &module,
-                    layer,
-                    projection.in_features,
-                    *rows,
-                    lora.r,
-                );
-            }
-        }
+        self.register_adapters(slots, layer, projection);
     }
 
-    fn register_adapter(
-        &mut self,
-        slots: &mut SlotTable,
-        prefix: &str,
-        module: &str,
-        layer: usize,
-        in_features: usize,
-        rows: usize,
-        r: usize,
-    ) {
+    /// The adapters of a projection's layers lie together: their first matrices one below the other, which makes one
+    /// product of all that read the input, and so do their second ones.
+    fn register_adapters(&mut self, slots: &mut SlotTable, layer: usize, projection: &Projection) {
+        let Some(lora) = &self.recipe.lora else { return };
+        let adapted: Vec<_> = projection.adapted(lora).collect();
+        if adapted.is_empty() {
+            return;
+        }
         // Kaiming uniform with a = √5, as PEFT draws A; B starts at zero so that training starts from the base.
-        let bound = 1.0 / (in_features as f32).sqrt();
-        for (side, shape, init) in
-            [("lora_A", [r, in_features], Init::Uniform { bound }), ("lora_B", [rows, r], Init::Zeros)]
-        {
-            let part = Part { name: format!("{module}.{side}.weight"), first_row: 0, shape: Shape::new(&shape) };
-            let dtype = self.recipe.compute;
-            self.add(
-                slots,
-                format!("{prefix}.{side}"),
-                Some(layer as u32),
-                dtype,
-                vec![part],
-                init,
-                ParameterKind::Adapter,
-                true,
-            );
+        let bound = 1.0 / (projection.in_features as f32).sqrt();
+        let (r, dtype) = (lora.r, self.recipe.compute);
+        for (side, init) in [("lora_A", Init::Uniform { bound }), ("lora_B", Init::Zeros)] {
+            let mut first_row = 0;
+            let mut parts = Vec::new();
+            for (l, block) in &adapted {
+                let shape = if side == "lora_A" { [r, projection.in_features] } else { [block.len, r] };
+                let name = format!("base_model.model.model.layers.{layer}.{}.{l}.{side}.weight", projection.module);
+                parts.push(Part { name, first_row, shape: Shape::new(&shape) });
+                first_row += shape[0];
+            }
+            let name = format!("layers.{layer}.{}.{side}", projection.name);
+            self.add(slots, name, Some(layer as u32), dtype, parts, init, ParameterKind::Adapter, true);
         }
     }
 
@@ -266,7 +259,7 @@ impl<'a> Decoder<'a> {
         self.by_name.get(name).map(|&i| self.parameters[i].slot)
     }
 
-    /// A parameter's place among all; makes an adapter's dropout different from every other's.
+    /// A parameter's place among all; makes the dropout of one projection's adapters different from every other's.
     pub(crate) fn position(&self, name: &str) -> usize {
         self.by_name[name]
     }

@@ -1,7 +1,8 @@
 //! The forward graph of a decoder over flat tokens, wired from its registered parameters.
 
 use plimsoll_graph::ops::{
-    Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, Linear, PairLoss, RmsNorm, Rope, VocabLoss,
+    AdapterUp, Adapters, Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, Linear, PairLoss,
+    RmsNorm, Rope, VocabLoss,
 };
 use plimsoll_graph::{Class, Graph, SlotId, SlotTable, ValueId};
 
@@ -164,7 +165,8 @@ impl<'a> Forward<'a> {
         self.project(act, layer, &down, Class::NONE)
     }
 
-    /// One product for all layers that share the input, then each adapter into its own columns.
+    /// The adapters' product, and onto it one product for all layers that share the input: the big one is the cheaper
+    /// place to add up.
     fn project(
         &mut self,
         x: ValueId,
@@ -173,32 +175,30 @@ impl<'a> Forward<'a> {
         class: Class,
     ) -> Result<ValueId, ModelError> {
         let prefix = format!("layers.{layer}.{}", projection.name);
-        let mut y = self.base_product(x, &prefix, projection, class)?;
-        let Some(lora) = &self.decoder.recipe.lora else { return Ok(y) };
-        let total = projection.out_features();
-        let mut start = 0;
-        for (l, rows) in &projection.layers {
-            let cols = (projection.layers.len() > 1).then_some(Cols { start, len: *rows, total });
-            if lora.adapts(l) {
-                y = self.adapter_product(x, y, &format!("{prefix}.{l}"), lora, cols, class)?;
-            }
-            start += rows;
-        }
-        Ok(y)
+        let onto = match &self.decoder.recipe.lora {
+            Some(lora) => self.adapters(x, &prefix, lora, projection)?,
+            None => None,
+        };
+        self.base_product(x, onto, &prefix, projection, class)
     }
 
     fn base_product(
         &mut self,
         x: ValueId,
+        onto: Option<ValueId>,
         prefix: &str,
         projection: &Projection,
         class: Class,
     ) -> Result<ValueId, ModelError> {
         if self.decoder.slot(&format!("{prefix}.weight")).is_some() {
-            let operands = self.operands(x, prefix, projection.bias);
-            let op = Linear { bias: projection.bias, ..Linear::forward() };
+            let mut operands = self.operands(x, prefix, projection.bias);
+            operands.extend(onto);
+            let dest = if onto.is_some() { Dest::Accumulate } else { Dest::Fresh };
+            let op = Linear { bias: projection.bias, dest, ..Linear::forward() };
             return Ok(self.graph.apply(op, &operands, prefix, class)?);
         }
+        // Only where some layers are frozen and others are not, which rules out adapters.
+        assert!(onto.is_none(), "adapters leave the base whole");
         let (mut y, mut start) = (None, 0);
         for (l, rows) in &projection.layers {
             let mut operands = self.operands(x, &format!("{prefix}.{l}"), projection.bias);
@@ -224,15 +224,19 @@ impl<'a> Forward<'a> {
         operands
     }
 
-    fn adapter_product(
+    /// What the adapters of a projection add to its output; `None` if it has none. Adapters that read the same input
+    /// drop the same elements of it.
+    fn adapters(
         &mut self,
         x: ValueId,
-        y: ValueId,
         prefix: &str,
         lora: &Lora,
-        cols: Option<Cols>,
-        class: Class,
-    ) -> Result<ValueId, ModelError> {
+        projection: &Projection,
+    ) -> Result<Option<ValueId>, ModelError> {
+        let blocks: Vec<_> = projection.adapted(lora).map(|(_, block)| block).collect();
+        if blocks.is_empty() {
+            return Ok(None);
+        }
         let [a, b] = ["lora_A", "lora_B"].map(|side| self.weight(&format!("{prefix}.{side}")));
         let site = self.decoder.position(&format!("{prefix}.lora_A")) as u32;
         let dropout = (self.training && lora.dropout > 0.0).then_some(InnerDropout { p: lora.dropout, site });
@@ -242,7 +246,7 @@ impl<'a> Forward<'a> {
         }
         let op = Linear { dropout, ..Linear::forward() };
         let narrow = self.graph.apply(op, &operands, &format!("{prefix}.narrow"), Class("adapter"))?;
-        let op = Linear { alpha: lora.scale(), dest: Dest::Accumulate, cols, ..Linear::forward() };
-        Ok(self.graph.apply(op, &[narrow, b, y], prefix, class)?)
+        let op = AdapterUp(Adapters { alpha: lora.scale(), blocks, total: projection.out_features() });
+        Ok(Some(self.graph.apply(op, &[narrow, b], &format!("{prefix}.adapted"), Class::NONE)?))
     }
 }

@@ -3,6 +3,7 @@
 //! Each family's gradients are checked against central differences of its forward definition.
 
 mod activation;
+mod adapter;
 mod array;
 mod attention;
 mod elementwise;
@@ -56,6 +57,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
     match op {
         Op::Linear(op) => vec![linear::linear(op, inputs, masks)],
         Op::BiasGrad(op) => vec![linear::bias_grad(op, inputs)],
+        Op::AdapterUp(op) => vec![adapter::adapter_up(op, inputs)],
+        Op::AdapterUpGrad(op) => adapter::adapter_up_grad(op, inputs),
         Op::RmsNorm(op) => norm::rms_norm(op, inputs),
         Op::RmsNormGrad(op) => norm::rms_norm_grad(op, inputs),
         Op::HeadNorm(op) => norm::head_norm(op, inputs),

@@ -229,12 +229,21 @@ fn adapt(
 ) -> ValueId {
     let Some(Lora { rank, p }) = options.lora else { return y };
     let features = m.graph.value(x).shape.cols();
-    let a = m.parameter(&format!("{name}.A"), &[rank, features]);
+    // Where a row is not shared with other products, as two adapters side by side.
+    let blocks = match cols {
+        Some(_) => vec![Block { start: 0, len: out }],
+        None => vec![Block { start: 0, len: out / 2 }, Block { start: out / 2, len: out - out / 2 }],
+    };
+    let a = m.parameter(&format!("{name}.A"), &[blocks.len() * rank, features]);
     let b = m.parameter(&format!("{name}.B"), &[out, rank]);
     let site = m.slots.len() as u32;
     let down = Linear { alpha: 0.5, dropout: Some(InnerDropout { p, site }), ..Linear::forward() };
     let small = m.apply(down, &[x, a, inputs.row_ids, inputs.key]);
-    m.apply(Linear { dest: Dest::Accumulate, cols, ..Linear::forward() }, &[small, b, y])
+    if cols.is_some() {
+        return m.apply(Linear { dest: Dest::Accumulate, cols, ..Linear::forward() }, &[small, b, y]);
+    }
+    let adapted = m.apply(AdapterUp(Adapters { alpha: 0.7, blocks, total: out }), &[small, b]);
+    m.apply(Add, &[y, adapted])
 }
 
 fn project_qkv(m: &mut Model, options: Options, layer: usize, x: ValueId, inputs: &Inputs) -> ValueId {

@@ -1,6 +1,7 @@
 //! One file per operator family; the same names recur in every backend and in the conformance suite.
 
 mod activation;
+mod adapter;
 mod attention;
 mod elementwise;
 mod embedding;
@@ -12,6 +13,7 @@ mod rope;
 mod score;
 
 pub use activation::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
+pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Block};
 pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, QUERY_TILE};
 pub use elementwise::{Add, Dropout};
 pub use embedding::{Embed, EmbedGrad};
