@@ -6,33 +6,41 @@ __device__ __forceinline__ float dot2(u32 a, u32 b, float sum) {
     return fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
 }
 
-// Σ d_out·out of the warp's rows, for the thread's two; also written to `delta`, for the keys' gradients.
+// Σ d_out·out of the warp's rows, for the thread's two; also written to `delta`, for the keys' gradients. A row is read by
+// as many lanes as it has pieces, or a few more, so that several rows are under way at a time.
 __device__ __forceinline__ void row_deltas(float (&own_delta)[2], const T* out, const T* d_out, u64 stride, int rows,
                                            float* delta, int delta_stride) {
+    constexpr int LANES = PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32, AT_ONCE = WARP / LANES;
     const int lane = threadIdx.x % WARP, first_row = threadIdx.x / WARP * 16;
+    const int part = lane % LANES, own_row = lane / 4;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-#pragma unroll 4
-        for (int i = 0; i < 8; i++) {
-            const int row = first_row + 8 * r + i;
-            float sum = 0.0f;
-            if (row < rows && lane < PIECES) {
-                const uint4 a = *reinterpret_cast<const uint4*>(out + row * stride + lane * 8);
-                const uint4 b = *reinterpret_cast<const uint4*>(d_out + row * stride + lane * 8);
-                sum = dot2(a.x, b.x, dot2(a.y, b.y, dot2(a.z, b.z, dot2(a.w, b.w, 0.0f))));
-            }
-            sum = warp_sum(sum);
-            if (lane / 4 == i) own_delta[r] = sum;
-            if (lane == 0 && row < rows) delta[(u64)row * delta_stride] = sum;
+    for (int pass = 0; pass < 16 / AT_ONCE; pass++) {
+        const int row = first_row + pass * AT_ONCE + lane / LANES;
+        float sum = 0.0f;
+        if (row < rows && part < PIECES) {
+            const uint4 a = *reinterpret_cast<const uint4*>(out + row * stride + part * 8);
+            const uint4 b = *reinterpret_cast<const uint4*>(d_out + row * stride + part * 8);
+            sum = dot2(a.x, b.x, dot2(a.y, b.y, dot2(a.z, b.z, dot2(a.w, b.w, 0.0f))));
         }
+#pragma unroll
+        for (int apart = LANES / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL_MASK, sum, apart);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float theirs = __shfl_sync(FULL_MASK, sum, (own_row + 8 * r) % AT_ONCE * LANES);
+            if ((own_row + 8 * r) / AT_ONCE == pass) own_delta[r] = theirs;
+        }
+        if (part == 0 && row < rows) delta[(u64)row * delta_stride] = sum;
     }
 }
 
-PLIMSOLL_EXPORT __launch_bounds__(THREADS, 1)
-    attention_grad_queries(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
-                           const T* __restrict__ d_out, const int* __restrict__ bounds, T* __restrict__ d_qkv,
-                           float* __restrict__ delta, int sequences, int tokens, int query_heads, int kv_heads,
-                           float scale, int window) {
+// A block is one head of 64 queries for each of its warpgroups.
+template <int GROUPS>
+__device__ __forceinline__ void grad_queries(const T* __restrict__ qkv, const T* __restrict__ out,
+                                             const float* __restrict__ lse, const T* __restrict__ d_out,
+                                             const int* __restrict__ bounds, T* __restrict__ d_qkv,
+                                             float* __restrict__ delta, int sequences, int tokens, int query_heads,
+                                             int kv_heads, float scale, int window) {
+    constexpr int ROWS = GROUPS * GROUP_ROWS, THREADS = GROUPS * 128;
     const Place place = locate(bounds, sequences, tokens, ROWS, blockIdx.y, false);
     if (!place.found) return;
     const int head = blockIdx.x, kv_head = head / (query_heads / kv_heads);
@@ -54,13 +62,13 @@ PLIMSOLL_EXPORT __launch_bounds__(THREADS, 1)
     auto k_tile = [&](int tile) { return Tile<STEP>{stages + (tile - begin) % 2 * 2 * Tile<STEP>::BYTES}; };
     auto v_tile = [&](int tile) { return Tile<STEP>{k_tile(tile).at + Tile<STEP>::BYTES}; };
     auto fetch = [&](int tile) {
-        k_tile(tile).fetch(k_from + tile * STEP * stride, stride, place.length - tile * STEP);
-        v_tile(tile).fetch(v_from + tile * STEP * stride, stride, place.length - tile * STEP);
+        k_tile(tile).template fetch<THREADS>(k_from + tile * STEP * stride, stride, place.length - tile * STEP);
+        v_tile(tile).template fetch<THREADS>(v_from + tile * STEP * stride, stride, place.length - tile * STEP);
     };
 
     const T* const d_from = d_out + first_row * out_stride + head * D;
-    q.fetch(qkv + first_row * stride + head * D, stride, rows);
-    d.fetch(d_from, out_stride, rows);
+    q.template fetch<THREADS>(qkv + first_row * stride + head * D, stride, rows);
+    d.template fetch<THREADS>(d_from, out_stride, rows);
     fetch(begin);
     copies_commit();
     const u64 first_stat = first_row * query_heads + head;
@@ -125,6 +133,24 @@ PLIMSOLL_EXPORT __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     store(acc, scale, scale, q, to, stride, rows);
+}
+
+PLIMSOLL_EXPORT __launch_bounds__(256, 1)
+    attention_grad_queries(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
+                           const T* __restrict__ d_out, const int* __restrict__ bounds, T* __restrict__ d_qkv,
+                           float* __restrict__ delta, int sequences, int tokens, int query_heads, int kv_heads,
+                           float scale, int window) {
+    grad_queries<2>(qkv, out, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, scale, window);
+}
+
+// The same bits from twice as many blocks of half the size, two on a multiprocessor: while the one waits for its queries
+// the other multiplies.
+PLIMSOLL_EXPORT __launch_bounds__(128, 2)
+    attention_grad_queries_narrow(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
+                                  const T* __restrict__ d_out, const int* __restrict__ bounds, T* __restrict__ d_qkv,
+                                  float* __restrict__ delta, int sequences, int tokens, int query_heads, int kv_heads,
+                                  float scale, int window) {
+    grad_queries<1>(qkv, out, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, scale, window);
 }
 
 // A block is one key head of 64 keys for each of its warpgroups; the query heads that share it follow one

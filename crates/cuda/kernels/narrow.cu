@@ -34,11 +34,15 @@
                          Dropping{nullptr, nullptr, 0, 0});                                                            \
     }
 #define EXPORT_GRADIENT(suffix, T, RANK)                                                                               \
-    extern "C" __global__ void __launch_bounds__(Gradient<RANK / 16>::THREADS) gradient_##suffix##_##RANK(             \
-        const T* narrow, const T* wide, u64 stride, void* grad, u32 wide_grad, float* partials, u32 rows, u32 cols,    \
-        u32 rank, float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {                          \
-        gradient<T, RANK / 16>(narrow, wide, stride, grad, wide_grad != 0, partials, rows, cols, rank, alpha,          \
+    extern "C" __global__ void __launch_bounds__(Gradient<RANK / 16>::THREADS_MAX) gradient_##suffix##_##RANK(             \
+        const T* narrow, const T* wide, u64 stride, float* sums, u32 rows, u32 cols, u32 rank, u32 block_rows,         \
+        const u32* row_ids, const u32* key, u32 site, u32 threshold) {                                                 \
+        gradient<T, RANK / 16>(narrow, wide, stride, sums, rows, cols, rank, block_rows,                               \
                                Dropping{row_ids, key, site, threshold});                                               \
+    }                                                                                                                  \
+    extern "C" __global__ void gradient_sums_##suffix##_##RANK(const float* sums, void* grad, u32 wide_grad, u32 cols, \
+                                                               u32 splits, u32 rank, float alpha) {                    \
+        gradient_sums<T, RANK>(sums, grad, wide_grad != 0, cols, splits, rank, alpha);                                 \
     }
 #define EXPORT_BOTH(suffix, T, RANK)                                                                                   \
     extern "C" __global__ void __launch_bounds__(Both<RANK / 16>::THREADS_MAX) both_##suffix##_##RANK(                 \
@@ -74,13 +78,5 @@
     EXPORT_BOTH(suffix, T, 16)                                                                                         \
     EXPORT_BOTH(suffix, T, 32)                                                                                         \
     EXPORT_BOTH(suffix, T, 64)
-// Defined where tile shapes are compared, to compile many of them soon.
-#ifdef NARROW_ONE_RANK
-EXPORT_DOWN(bf16, bf16, 16)
-EXPORT_DOWN(bf16, bf16, 48)
-EXPORT_GRADIENT(bf16, bf16, 16)
-EXPORT_GRADIENT(bf16, bf16, 48)
-#else
 EXPORT_RANKS(bf16, bf16)
 EXPORT_RANKS(f16, f16)
-#endif

@@ -7,24 +7,15 @@
 #pragma once
 
 #include "narrow_spans.cuh"
+#include "narrow_tile.cuh"
 
 // RT: sixteens in the rank. The sizes are those of `Both` in src/narrow.rs.
 template <int RT> struct Both {
     static constexpr int RANK = 16 * RT;
     static constexpr int STAGES = 4;
     static constexpr int WARP_COLS = 128 / RT;
-    static constexpr int PIECES = WARP_COLS / 8;
-    static constexpr int TILE_BYTES = 32 * WARP_COLS;
-    static constexpr int NARROW_ROW_BYTES = padded_row_bytes(2 * RT);
-    static constexpr int NARROW_BYTES = 16 * NARROW_ROW_BYTES;
     static constexpr int THREADS_MAX = 256;
 };
-
-// Where a row's piece of eight columns lies in a warp's tile: eight rows' pieces are in different banks.
-template <int PIECES> __device__ __forceinline__ u32 tile_place(u32 row, u32 piece) {
-    const u32 turn = PIECES >= 8 ? row % 8 : row / 2 % 4;
-    return (row * PIECES + (piece ^ turn)) * 16;
-}
 
 // `narrow_sums` is [blocks, rows, RANK] and `weight_sums` [splits, weight rows, RANK]; the rows are those of this launch.
 template <typename T, int RT>
@@ -32,7 +23,8 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
                                      const T* weight, float* narrow_sums, float* weight_sums, u32 rows, u32 weight_rows,
                                      u32 rank, u32 block_rows) {
     using Shape = Both<RT>;
-    constexpr int RANK = Shape::RANK, STAGES = Shape::STAGES, PIECES = Shape::PIECES, STEPS = Shape::WARP_COLS / 16;
+    using Tile = WideTile<Shape::WARP_COLS>;
+    constexpr int RANK = Shape::RANK, STAGES = Shape::STAGES, STEPS = Shape::WARP_COLS / 16;
     extern __shared__ __align__(16) u8 shared[];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const u32 g = lane / 4, t = lane % 4;
@@ -42,28 +34,17 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
     const u32 cols = col0 < span.len ? min(u32(span.len) - col0, u32(Shape::WARP_COLS)) : 0;
     const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
 
-    const u32 stage_bytes = warps * Shape::TILE_BYTES + Shape::NARROW_BYTES;
+    const u32 stage_bytes = warps * Tile::BYTES + NarrowTile<RT>::BYTES;
     const u32 ring = shared_address(shared);
     float* sums = reinterpret_cast<float*>(shared + STAGES * stage_bytes);
     const T* wide_at = wide + span.start + col0;
     const T* narrow_at = narrow + span.narrow;
-
+    const auto tile_of = [&](u32 stage) { return Tile{ring + stage * stage_bytes + warp * Tile::BYTES}; };
+    const auto narrow_of = [&](u32 stage) { return NarrowTile<RT>{ring + stage * stage_bytes + warps * Tile::BYTES}; };
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
-            const u32 at = ring + stage * stage_bytes;
-            const u32 tile = at + warp * Shape::TILE_BYTES;
-#pragma unroll
-            for (int i = 0; i < PIECES / 2; i++) {
-                const u32 index = i * WARP + lane, row = index / PIECES, piece = index % PIECES;
-                const bool valid = row0 + row < end && 8 * piece < cols;
-                copy16(tile + tile_place<PIECES>(row, piece), wide_at + (row0 + row) * stride + 8 * piece, valid);
-            }
-            const u32 index = threadIdx.x, row = index / (2 * RT), piece = index % (2 * RT);
-            if (row < 16) {
-                const T* from = narrow_at + u64(row0 + row) * narrow_stride;
-                const u32 to = at + warps * Shape::TILE_BYTES + row * Shape::NARROW_ROW_BYTES + piece * 16;
-                copy_piece(to, from, piece, rank, row0 + row < end);
-            }
+            tile_of(stage).fetch(wide_at + row0 * stride, stride, end - row0, cols);
+            narrow_of(stage).fetch(narrow_at + u64(row0) * narrow_stride, narrow_stride, end - row0, rank);
         }
         copies_commit();
     };
@@ -107,21 +88,15 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
         __syncthreads();
         fetch(row0 + 16 * (STAGES - 1), stage == 0 ? STAGES - 1 : stage - 1);
         if (row0 > begin) pass_on(row0 - 16, turn ^ 1);
-        const u32 at = ring + stage * stage_bytes;
-        const u32 tile = at + warp * Shape::TILE_BYTES, narrow_tile = at + warps * Shape::TILE_BYTES;
+        const Tile tile = tile_of(stage);
         u32 h[RT][4];
-#pragma unroll
-        for (int m = 0; m < RT; m++) {
-            const u32 row = lane / 16 * 8 + lane % 8, piece = 2 * m + lane / 8 % 2;
-            load_matrices_transposed(h[m], narrow_tile + row * Shape::NARROW_ROW_BYTES + piece * 16);
-        }
+        narrow_of(stage).load_transposed(h);
         float dh[2 * RT][4] = {};
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            const u32 from = tile + tile_place<PIECES>(lane % 16, 2 * s + lane / 16);
             u32 x[4], y[4];
-            load_matrices(x, from);
-            load_matrices_transposed(y, from);
+            load_matrices(x, tile.step(s));
+            load_matrices_transposed(y, tile.step(s));
 #pragma unroll
             for (int j = 0; j < 2 * RT; j++) mma<T>(dh[j], x, b[s][j][0], b[s][j][1]);
 #pragma unroll
@@ -165,16 +140,11 @@ __device__ __forceinline__ void both_sums(const Spans& spans, const float* narro
                                           u32 splits, u32 rank, float alpha) {
     const u32 quads = rank / 4, in_row = narrow_stride / 4;
     const u64 item = u64(blockIdx.x) * blockDim.x + threadIdx.x, narrow_items = u64(rows) * in_row;
-    float4 sum = {};
     if (item < narrow_items) {
         const u32 row = item / in_row, at = item % in_row, adapter = at / quads, n = at % quads * 4;
         const u32 first = adapter == 0 ? 0 : u32(spans.spans[adapter - 1].blocks_end);
         const u32 last = u32(spans.spans[adapter].blocks_end);
-#pragma unroll 4
-        for (u32 block = first; block < last; block++) {
-            const float* from = narrow_sums + (u64(block) * rows + row) * RANK + n;
-            add_to(sum, __ldcg(reinterpret_cast<const float4*>(from)));
-        }
+        const float4 sum = add_parts(narrow_sums + (u64(first) * rows + row) * RANK + n, u64(rows) * RANK, last - first);
         store4(narrow + u64(row) * narrow_stride + 4 * at, alpha, sum, float4{});
         return;
     }
@@ -184,11 +154,7 @@ __device__ __forceinline__ void both_sums(const Spans& spans, const float* narro
     const u64 at = u64(row) * rank + n;
     const float4 old =
         wide_grad ? load4(static_cast<const float*>(grad) + at) : load4(static_cast<const T*>(grad) + at);
-#pragma unroll 4
-    for (u32 split = 0; split < splits; split++) {
-        const float* from = weight_sums + (u64(split) * weight_rows + row) * RANK + n;
-        add_to(sum, __ldcg(reinterpret_cast<const float4*>(from)));
-    }
+    const float4 sum = add_parts(weight_sums + u64(row) * RANK + n, u64(weight_rows) * RANK, splits);
     if (wide_grad) {
         store4(static_cast<float*>(grad) + at, alpha, sum, old);
     } else {

@@ -1,7 +1,7 @@
 // narrow [rows, rank] = α·drop(wide [rows, depth])·W, where the rank is small: the wide matrix is read
 // once and nothing else counts.
 //
-// A block has 16·ROW_TILES rows; its warps take steps of 32·RUNS along the depth in turn, and so do the
+// A block has 16·ROW_TILES rows; its warps take steps of 32 along the depth in turn, and so do the
 // blocks that share the rows. The tensor cores sum over an index in any order as long as both factors keep
 // to it, so lane (g, t) takes for its own the eight neighbours 8t.. of rows g and g + 8, which are 16 bytes
 // in memory: what a lane multiplies it copied itself, and waits for nobody.
@@ -10,31 +10,16 @@
 #include "narrow_parts.cuh"
 
 // Every warp reads its share of the weight again for each block of rows, from the cache: few rows make that
-// as much as the wide matrix. The sizes are those of `Down` in src/narrow.rs.
-#ifndef NARROW_DOWN_ROW_TILES
-#define NARROW_DOWN_ROW_TILES 8
-#endif
-#ifndef NARROW_DOWN_RUNS
-#define NARROW_DOWN_RUNS 1
-#endif
-#ifndef NARROW_DOWN_STAGES
-#define NARROW_DOWN_STAGES 2
-#endif
-#ifndef NARROW_DOWN_WARPS
-#define NARROW_DOWN_WARPS 8
-#endif
-
+// as much as the wide matrix. The sizes are those of `down_shape` in src/narrow.rs.
 template <int TILES> struct Down {
     static constexpr bool SMALL = TILES <= 2;
-    static constexpr int ROW_TILES = SMALL ? NARROW_DOWN_ROW_TILES : 4;
-    static constexpr int RUNS = SMALL ? NARROW_DOWN_RUNS : 1;
-    static constexpr int STAGES = SMALL ? NARROW_DOWN_STAGES : 3;
-    static constexpr int THREADS = WARP * (SMALL ? NARROW_DOWN_WARPS : 8);
+    static constexpr int ROW_TILES = SMALL ? 8 : 4;
+    static constexpr int STAGES = SMALL ? 2 : 3;
+    static constexpr int THREADS = WARP * 8;
     static constexpr int ROWS = 16 * ROW_TILES;
     static constexpr int RUN = 32;
     static constexpr int WIDE_BYTES = 2 * ROW_TILES * 512;
-    static constexpr int RUN_BYTES = WIDE_BYTES + 512 * TILES;
-    static constexpr int STAGE_BYTES = RUNS * RUN_BYTES;
+    static constexpr int STAGE_BYTES = WIDE_BYTES + 512 * TILES;
     // Of sums in shared memory.
     static constexpr int WARP_SUMS = ROWS * 8 * TILES;
     static_assert(STAGES * STAGE_BYTES >= 4 * WARP_SUMS, "the sums lie where the stages were");
@@ -45,7 +30,7 @@ template <typename T, int TILES>
 __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight, T* narrow, float* partials, u32 rows,
                                      u32 depth, u32 rank, float alpha, Dropping dropping) {
     using Shape = Down<TILES>;
-    constexpr int ROW_TILES = Shape::ROW_TILES, STAGES = Shape::STAGES, RUNS = Shape::RUNS, RANK = 8 * TILES;
+    constexpr int ROW_TILES = Shape::ROW_TILES, STAGES = Shape::STAGES, RANK = 8 * TILES;
     extern __shared__ __align__(16) u8 shared[];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const u32 g = lane / 4, t = lane % 4;
@@ -58,7 +43,7 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
     const u64 eight_rows = 8 * stride;
     const u32 rows_left = row0 + g < rows ? rows - row0 - g : 0;
 
-    const u32 runs = (depth + Shape::RUN - 1) / Shape::RUN, stride_runs = RUNS * warps * gridDim.y;
+    const u32 runs = (depth + Shape::RUN - 1) / Shape::RUN, stride_runs = warps * gridDim.y;
     const auto fetch_run = [&](u32 run, u32 at) {
         const u32 k0 = run * Shape::RUN;
         const u32 left = k0 + 8 * t < depth ? rows_left : 0;
@@ -73,14 +58,11 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
         }
     };
     const auto fetch = [&](u32 run, u32 stage) {
-        if (run < runs) {
-#pragma unroll
-            for (int i = 0; i < RUNS; i++) fetch_run(run + i, ring + stage * Shape::STAGE_BYTES + i * Shape::RUN_BYTES);
-        }
+        if (run < runs) fetch_run(run, ring + stage * Shape::STAGE_BYTES);
         copies_commit();
     };
 
-    const u32 first = RUNS * (blockIdx.y * warps + warp);
+    const u32 first = blockIdx.y * warps + warp;
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) fetch(first + s * stride_runs, s);
 
@@ -122,10 +104,7 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
     for (u32 run = first; run < runs; run += stride_runs) {
         copies_wait<STAGES - 2>();
         fetch(run + (STAGES - 1) * stride_runs, stage == 0 ? STAGES - 1 : stage - 1);
-#pragma unroll
-        for (int i = 0; i < RUNS; i++) {
-            multiply(run + i, ring + stage * Shape::STAGE_BYTES + i * Shape::RUN_BYTES);
-        }
+        multiply(run, ring + stage * Shape::STAGE_BYTES);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 

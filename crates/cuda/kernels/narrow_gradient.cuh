@@ -1,166 +1,116 @@
-// grad [rank, cols] += α·narrow [rows, rank]ᵀ·drop(wide [rows, cols]), where the rank is small: the wide
-// matrix is read once and nothing else counts.
+// grad [rank, cols] += α·narrow [rows, rank]ᵀ·drop(wide [rows, cols]), where the rank is small: the wide matrix is read once
+// and nothing else counts.
 //
-// A warp has 64 columns and takes 16 rows at a time; COL_WARPS of them lie side by side, for memory likes
-// long runs, and the others of the block take the next rows, as do the blocks that share the columns. A
-// product's columns may come in any order: column n of tile j stands for 8n + j, so that lane (g, t) reads
-// 16 bytes of each of its rows 2t, 2t + 1, 2t + 8, 2t + 9, and pairs up those of two rows.
+// A block has some columns, a run of them to each warp, and walks down its rows, 16 at a time. A lane drops what it copied
+// itself. Blocks leave their sums behind, and `gradient_sums` adds them up in their order.
 #pragma once
 
-#include "narrow_parts.cuh"
+#include "narrow_tile.cuh"
 
-// The sizes are those of `Gradient` in src/narrow.rs.
-#ifndef NARROW_GRADIENT_COL_WARPS
-#define NARROW_GRADIENT_COL_WARPS 4
-#endif
-#ifndef NARROW_GRADIENT_STAGES
-#define NARROW_GRADIENT_STAGES 4
-#endif
-#ifndef NARROW_GRADIENT_WARPS
-#define NARROW_GRADIENT_WARPS 16
-#endif
-
-template <int TILES> struct Gradient {
-    static constexpr bool SMALL = TILES <= 2;
-    static constexpr int COL_WARPS = SMALL ? NARROW_GRADIENT_COL_WARPS : 2;
-    static constexpr int STAGES = SMALL ? NARROW_GRADIENT_STAGES : 4;
-    static constexpr int THREADS = WARP * (SMALL ? NARROW_GRADIENT_WARPS : 8);
-    static constexpr int WARP_COLS = 64;
-    static constexpr int COLS = COL_WARPS * WARP_COLS;
-    static constexpr int WIDE_BYTES = 4 * 512;
-    static constexpr int NARROW_ROW_BYTES = padded_row_bytes(2 * TILES);
-    static constexpr int NARROW_BYTES = 16 * NARROW_ROW_BYTES;
-    static constexpr int STAGE_BYTES = WIDE_BYTES + NARROW_BYTES + 64;
-    // Of sums in shared memory; rows are apart from a multiple of the banks.
-    static constexpr int PITCH = WARP_COLS + 4;
-    static constexpr int WARP_SUMS = 16 * TILES * PITCH;
-    static_assert(STAGES * STAGE_BYTES >= 4 * WARP_SUMS, "the sums lie where the stages were");
+// RT: sixteens in the rank. The sizes are those of `Gradient` in src/narrow.rs.
+template <int RT> struct Gradient {
+    static constexpr int RANK = 16 * RT;
+    static constexpr int STAGES = 4;
+    static constexpr int WARP_COLS = RT == 1 ? 128 : 64;
+    static constexpr int THREADS_MAX = 256;
+    static constexpr int IDS_BYTES = 64;
 };
 
-// `grad` is in float32 if `wide_grad`, else as T.
-template <typename T, int TILES>
-__device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 stride, void* grad, bool wide_grad,
-                                         float* partials, u32 rows, u32 cols, u32 rank, float alpha,
-                                         Dropping dropping) {
-    using Shape = Gradient<TILES>;
-    constexpr int STAGES = Shape::STAGES, RANK = 16 * TILES, COL_WARPS = Shape::COL_WARPS;
+// `sums` is [splits, RANK, cols].
+template <typename T, int RT>
+__device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 stride, float* sums, u32 rows, u32 cols,
+                                         u32 rank, u32 block_rows, Dropping dropping) {
+    using Shape = Gradient<RT>;
+    using Tile = WideTile<Shape::WARP_COLS>;
+    constexpr int STAGES = Shape::STAGES, STEPS = Shape::WARP_COLS / 16;
     extern __shared__ __align__(16) u8 shared[];
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row_warps = blockDim.x / WARP / COL_WARPS;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const u32 g = lane / 4, t = lane % 4;
-    const u32 col0 = blockIdx.x * Shape::COLS, col = col0 + warp % COL_WARPS * Shape::WARP_COLS + 8 * g;
-    const u32 ring = shared_address(shared) + warp * STAGES * Shape::STAGE_BYTES;
-
-    // Of this lane; without columns it copies zeros.
-    const T* wide_at = wide + 2 * t * stride + col;
-    const u32 rows_wanted = col < cols ? rows : 0;
-    const u32 stride_rows = 16 * row_warps * gridDim.y;
+    const u32 col0 = (blockIdx.x * warps + warp) * Shape::WARP_COLS;
+    const u32 own_cols = col0 < cols ? min(cols - col0, u32(Shape::WARP_COLS)) : 0;
+    const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
+    const u32 stage_bytes = warps * Tile::BYTES + NarrowTile<RT>::BYTES + Shape::IDS_BYTES;
+    const u32 ring = shared_address(shared);
+    const auto tile_of = [&](u32 stage) { return Tile{ring + stage * stage_bytes + warp * Tile::BYTES}; };
+    const auto narrow_of = [&](u32 stage) { return NarrowTile<RT>{ring + stage * stage_bytes + warps * Tile::BYTES}; };
+    const auto ids_of = [&](u32 stage) { return narrow_of(stage).at + NarrowTile<RT>::BYTES; };
     const auto fetch = [&](u32 row0, u32 stage) {
-        if (row0 < rows) {
-            const u32 at = ring + stage * Shape::STAGE_BYTES;
-            const u32 narrow_at = at + Shape::WIDE_BYTES, ids_at = narrow_at + Shape::NARROW_BYTES;
-            const T* from = wide_at + row0 * stride;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const u32 below = i / 2 * 8 + i % 2;
-                copy16(at + i * 512 + lane * 16, from + below * stride, row0 + 2 * t + below < rows_wanted);
-            }
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                const u32 index = i * WARP + lane, row = index / (2 * TILES), piece = index % (2 * TILES);
-                const T* from = narrow + u64(row0 + row) * rank;
-                copy_piece(narrow_at + row * Shape::NARROW_ROW_BYTES + piece * 16, from, piece, rank, row0 + row < rows);
-            }
-            if (dropping.any() && lane < 16) {
-                const u32 row = row0 + lane;
-                copy4(ids_at + lane * 4, dropping.row_ids + row, row < rows);
+        if (row0 < end) {
+            tile_of(stage).fetch(wide + row0 * stride + col0, stride, end - row0, own_cols);
+            narrow_of(stage).fetch(narrow + u64(row0) * rank, rank, end - row0, rank);
+            if (dropping.any() && warp == warps - 1 && lane < 16) {
+                copy4(ids_of(stage) + lane * 4, dropping.row_ids + row0 + lane, row0 + lane < end);
             }
         }
         copies_commit();
     };
-
-    const u32 first = 16 * (blockIdx.y * row_warps + warp / COL_WARPS);
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) fetch(first + s * stride_rows, s);
+    for (int s = 0; s < STAGES - 1; s++) fetch(begin + 16 * s, s);
 
     const Mask mask = dropping.mask();
     const u32 limit = dropping.limit();
-    float acc[TILES][8][4] = {};
+    float acc[RT][2 * STEPS][4] = {};
     u32 stage = 0;
-    for (u32 row0 = first; row0 < rows; row0 += stride_rows) {
+    for (u32 row0 = begin; row0 < end; row0 += 16) {
         copies_wait<STAGES - 2>();
-        // The narrow rows and the ids were copied by other lanes.
-        __syncwarp();
-        fetch(row0 + (STAGES - 1) * stride_rows, stage == 0 ? STAGES - 1 : stage - 1);
-        const u32 at = ring + stage * Shape::STAGE_BYTES;
-        const u32 narrow_at = at + Shape::WIDE_BYTES, ids_at = narrow_at + Shape::NARROW_BYTES;
-        u32 x[4][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) load_shared16(x[i], at + i * 512 + lane * 16);
+        __syncthreads();
+        fetch(row0 + 16 * (STAGES - 1), stage == 0 ? STAGES - 1 : stage - 1);
+        const Tile tile = tile_of(stage);
         if (dropping.any()) {
-            const RowDraw draw(mask, load_shared4(ids_at + lane % 16 * 4));
+            const RowDraw draw(mask, load_shared4(ids_of(stage) + lane % 16 * 4));
 #pragma unroll
-            for (int i = 0; i < 4; i++) drop8(x[i], draw.of_lane(i / 2 * 8 + 2 * t + i % 2), col, limit);
+            for (int i = 0; i < Tile::OWN; i++) {
+                const u32 row = Tile::own_row(i), piece = Tile::own_piece(i);
+                u32 words[4];
+                load_shared16(words, tile.place(row, piece));
+                drop8(words, draw.of_lane(row), col0 + 8 * piece, limit);
+                store_shared16(tile.place(row, piece), words);
+            }
+            __syncwarp();
         }
-        u32 a[TILES][4];
+        u32 h[RT][4];
+        narrow_of(stage).load_transposed(h);
 #pragma unroll
-        for (int m = 0; m < TILES; m++) {
-            const u32 row = lane / 16 * 8 + lane % 8, piece = 2 * m + lane / 8 % 2;
-            load_matrices_transposed(a[m], narrow_at + row * Shape::NARROW_ROW_BYTES + piece * 16);
-        }
+        for (int s = 0; s < STEPS; s++) {
+            u32 y[4];
+            load_matrices_transposed(y, tile.step(s));
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const u32 b0 = column_pair(x[0], x[1], j), b1 = column_pair(x[2], x[3], j);
-#pragma unroll
-            for (int m = 0; m < TILES; m++) mma<T>(acc[m][j], a[m], b0, b1);
+            for (int m = 0; m < RT; m++) {
+                mma<T>(acc[m][2 * s], h[m], y[0], y[1]);
+                mma<T>(acc[m][2 * s + 1], h[m], y[2], y[3]);
+            }
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-    copies_wait<0>();
-    __syncthreads();
-    float* sums = reinterpret_cast<float*>(shared);
-    float* mine = sums + warp * Shape::WARP_SUMS;
+    float* to = sums + u64(blockIdx.y) * Shape::RANK * cols + col0;
 #pragma unroll
-    for (int m = 0; m < TILES; m++) {
+    for (int m = 0; m < RT; m++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float* at = mine + (16 * m + i / 2 * 8 + g) * Shape::PITCH + 16 * t + i % 2 * 8;
+        for (int j = 0; j < 2 * STEPS; j++) {
+            const u32 col = 8 * j + 2 * t;
+            if (col >= own_cols) continue;
 #pragma unroll
-            for (int j = 0; j < 8; j += 4) {
-                *reinterpret_cast<float4*>(at + j) =
-                    make_float4(acc[m][j][i], acc[m][j + 1][i], acc[m][j + 2][i], acc[m][j + 3][i]);
+            for (int half = 0; half < 2; half++) {
+                float* at = to + u64(16 * m + 8 * half + g) * cols + col;
+                *reinterpret_cast<float2*>(at) = make_float2(acc[m][j][2 * half], acc[m][j][2 * half + 1]);
             }
         }
     }
-    __syncthreads();
-    // Four that are neighbours in the gradient.
-    const auto row_of = [&](u32 i) { return i / Shape::COLS; };
-    const auto column_of = [&](u32 i) { return i % Shape::COLS; };
-    const auto share = [&](u32 i) {
-        const u32 column = column_of(i);
-        const float* at = sums + column / Shape::WARP_COLS * Shape::WARP_SUMS + row_of(i) * Shape::PITCH;
-        at += column % Shape::WARP_COLS;
-        float4 sum = {};
-#pragma unroll 4
-        for (u32 w = 0; w < row_warps; w++) {
-            add_to(sum, *reinterpret_cast<const float4*>(at));
-            at += COL_WARPS * Shape::WARP_SUMS;
-        }
-        return sum;
-    };
-    const auto inside = [&](u32 i) { return row_of(i) < rank && col0 + column_of(i) < cols; };
-    const auto place = [&](u32 i) { return u64(row_of(i)) * cols + col0 + column_of(i); };
-    const auto fetch_old = [&](u32 i) {
-        if (!inside(i)) return float4{};
-        const u64 at = place(i);
-        return wide_grad ? load4(static_cast<const float*>(grad) + at) : load4(static_cast<const T*>(grad) + at);
-    };
-    add_up<RANK * Shape::COLS>(partials, share, fetch_old, [&](u32 i, const float4& sum, const float4& old) {
-        if (!inside(i)) return;
-        if (wide_grad) {
-            store4(static_cast<float*>(grad) + place(i), alpha, sum, old);
-        } else {
-            store4(static_cast<T*>(grad) + place(i), alpha, sum, old);
-        }
-    });
+}
+
+// What `gradient` left behind, added to `grad`, which is in float32 if `wide_grad`, else as T.
+template <typename T, int RANK>
+__device__ __forceinline__ void gradient_sums(const float* sums, void* grad, bool wide_grad, u32 cols, u32 splits,
+                                              u32 rank, float alpha) {
+    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
+    if (at >= u64(rank) * cols) return;
+    const float4 old =
+        wide_grad ? load4(static_cast<const float*>(grad) + at) : load4(static_cast<const T*>(grad) + at);
+    const float4 sum = add_parts(sums + at, u64(RANK) * cols, splits);
+    if (wide_grad) {
+        store4(static_cast<float*>(grad) + at, alpha, sum, old);
+    } else {
+        store4(static_cast<T*>(grad) + at, alpha, sum, old);
+    }
 }

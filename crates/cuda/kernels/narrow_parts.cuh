@@ -138,6 +138,23 @@ __device__ __forceinline__ void add_to(float4& sum, const float4& x) {
     sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
 }
 
+// Four neighbours of each of `count` parts `apart` from each other, added in their order.
+__device__ __forceinline__ float4 add_parts(const float* parts, u64 apart, u32 count) {
+    // Under way at a time.
+    constexpr int BATCH = 12;
+    float4 sum = {};
+    for (u32 from = 0; from < count; from += BATCH) {
+        float4 batch[BATCH] = {};
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (from + i < count) batch[i] = __ldcg(reinterpret_cast<const float4*>(parts + (from + i) * apart));
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) add_to(sum, batch[i]);
+    }
+    return sum;
+}
+
 // Adds up what all blocks of a tile hold, in their order (gridDim.y of them share tile blockIdx.x), four
 // of COUNT numbers at a time: `share(i)` are i .. i + 4 of this block. The last block calls `store(i, sum,
 // fetch(i))` once for each four; what is fetched is under way while it reads the sums.

@@ -5,14 +5,9 @@
 
 __device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
-// Bytes that the cache should get along with those asked for.
-#ifndef NARROW_PREFETCH
-#define NARROW_PREFETCH ".L2::128B"
-#endif
-
 // Bytes from device to shared memory without waiting for them; zeros if not `valid`, wherever `from` points.
 __device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
-    asm volatile("cp.async.cg.shared.global" NARROW_PREFETCH " [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(valid ? 16 : 0)
                  : "memory");
 }
@@ -48,6 +43,12 @@ __device__ __forceinline__ void load_shared16(u32 (&words)[4], u32 from) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_shared16(u32 to, const u32 (&words)[4]) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
                  : "memory");
 }
 

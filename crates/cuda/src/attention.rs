@@ -23,6 +23,7 @@ pub(crate) fn attention_grad(op: &AttentionGrad, call: &Call) -> Result<(), Runt
     let (qkv, out, lse) = (call.input(0), call.input(1), call.input(2));
     let (d_out, bounds, d_qkv) = (call.input(3), call.input(4), call.output(0));
     let kernels = Kernels::choose(op, &qkv, call)?;
+    let (queries, keys) = (kernels.for_queries(), kernels.for_keys());
     let (delta, planned) = call.workspace();
     let needed = qkv.rows * op.heads.query * size_of::<f32>();
     if planned < needed {
@@ -30,13 +31,13 @@ pub(crate) fn attention_grad(op: &AttentionGrad, call: &Call) -> Result<(), Runt
     }
     let args = Args::new().ptr(qkv.ptr).ptr(out.ptr).ptr(lse.ptr).ptr(d_out.ptr);
     let args = args.ptr(bounds.ptr).ptr(d_qkv.ptr).ptr(delta);
-    kernels.launch("attention_grad_queries", op.heads.query, kernels.gradient_bytes, args)?;
+    queries.launch("attention_grad_queries", op.heads.query, queries.gradient_bytes, args)?;
     let args = Args::new().ptr(qkv.ptr).ptr(lse.ptr).ptr(d_out.ptr).ptr(bounds.ptr).ptr(d_qkv.ptr).ptr(delta);
-    let kernels = kernels.for_keys();
-    kernels.launch(kernels.keys_kernel, op.heads.kv, kernels.gradient_bytes, args)
+    keys.launch("attention_grad_keys", op.heads.kv, keys.gradient_bytes, args)
 }
 
 /// The kernels for one type and head dim, and how they divide their work.
+#[derive(Clone, Copy)]
 struct Kernels<'a> {
     op: &'a Attention,
     call: &'a Call<'a>,
@@ -49,7 +50,8 @@ struct Kernels<'a> {
     threads: u32,
     forward_bytes: usize,
     gradient_bytes: usize,
-    keys_kernel: &'static str,
+    /// Blocks of half the size, two on a multiprocessor. The bits are the same.
+    narrow: bool,
 }
 
 impl<'a> Kernels<'a> {
@@ -74,7 +76,7 @@ impl<'a> Kernels<'a> {
                 threads,
                 forward_bytes,
                 gradient_bytes,
-                keys_kernel: "attention_grad_keys",
+                narrow: false,
             });
         }
         // Rows that a block keeps and rows it walks over, as floats with one column to spare.
@@ -89,26 +91,29 @@ impl<'a> Kernels<'a> {
             threads: 128,
             forward_bytes: (rows + 2 * other_rows) * row_bytes,
             gradient_bytes: 2 * (rows + other_rows) * row_bytes,
-            keys_kernel: "attention_grad_keys",
+            narrow: false,
         })
     }
 
-    /// Few key heads make few blocks, and those that many queries see take longest: then blocks of half the
-    /// size, two on a multiprocessor, end sooner. The bits are the same.
+    /// A block of queries waits for them once and has little to do then; where there is room for two, the one multiplies
+    /// while the other waits.
+    fn for_queries(self) -> Self {
+        let room = matches!(self.call.compute_capability(), (9..=11, _));
+        if self.generic_suffix.is_none() && room { self.halved() } else { self }
+    }
+
+    /// Few key heads make few blocks, and those that many queries see take longest: then smaller ones end sooner.
     fn for_keys(self) -> Self {
         let blocks = self.op.heads.kv * self.tokens.div_ceil(self.rows);
         let few = 2 * blocks < 3 * self.call.sm_count() as usize;
-        if self.generic_suffix.is_some() || !few || !has_large_blocks(self.call.compute_capability()) {
-            return self;
-        }
+        let suits = self.generic_suffix.is_none() && few && has_large_blocks(self.call.compute_capability());
+        if suits { self.halved() } else { self }
+    }
+
+    fn halved(self) -> Self {
         let own_rows_saved = 2 * (self.rows / 2) * row_bytes(self.op.heads.head_dim);
-        Self {
-            rows: self.rows / 2,
-            threads: self.threads / 2,
-            gradient_bytes: self.gradient_bytes - own_rows_saved,
-            keys_kernel: "attention_grad_keys_narrow",
-            ..self
-        }
+        let gradient_bytes = self.gradient_bytes - own_rows_saved;
+        Self { rows: self.rows / 2, threads: self.threads / 2, gradient_bytes, narrow: true, ..self }
     }
 
     /// Blocks for `heads` heads, and at least as many tiles of rows as there can be: each sequence, and
@@ -121,7 +126,11 @@ impl<'a> Kernels<'a> {
         let args = if self.generic_suffix.is_some() { args.i32(head_dim as i32) } else { args };
         let window = window.map_or(i32::MAX, |w| i32::try_from(w).unwrap_or(i32::MAX));
         let args = args.f32(scale).i32(window);
-        let kernel = self.generic_suffix.map_or_else(|| kernel.to_owned(), |suffix| format!("{kernel}_{suffix}"));
+        let kernel = match self.generic_suffix {
+            Some(suffix) => format!("{kernel}_{suffix}"),
+            None if self.narrow => format!("{kernel}_narrow"),
+            None => kernel.to_owned(),
+        };
         let grid = (heads as u32, if self.tokens == 0 { 0 } else { tiles as u32 }, 1);
         self.call.launch(self.module, &kernel, grid, self.threads, shared_bytes as u32, args)
     }

@@ -48,6 +48,7 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "narrow_parts.cuh",
     "narrow_ptx.cuh",
     "narrow_spans.cuh",
+    "narrow_tile.cuh",
     "narrow_up.cuh",
     "plimsoll.cuh",
 ];

@@ -63,7 +63,10 @@ fn input_grad(
 /// `dW += α·dyᵀ·drop(x)`.
 fn weight_grad(op: &Linear, call: &Call, dy: &Operand, x: &Operand, dw: &Operand) -> Option<Result<(), RuntimeError>> {
     let narrow = fits(dw.rows, dw.cols) && op.cols.is_none();
-    (narrow && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| gradient(op, call, dy, x, dw))
+    (narrow && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| {
+        let gradient = Gradient::new(dw.rows, dw.cols, shared_bytes_max(call.compute_capability()));
+        gradient.run(op, call, dy, x, dw)
+    })
 }
 
 /// Rows of a tile, and stages, as in `kernels/narrow_down.cuh`.
@@ -71,14 +74,17 @@ fn down_shape(room: usize) -> (usize, usize) {
     if room <= 16 { (128, 2) } else { (64, 3) }
 }
 
+fn down_warp_bytes(room: usize) -> u32 {
+    let (tile_rows, stages) = down_shape(room);
+    (stages * (tile_rows * 64 + room / 8 * 512)) as u32
+}
+
 /// `narrow = α·drop(wide)·Wᵀ`, the weight `[rank, depth]`.
 fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, narrow: &Operand) -> Result<(), RuntimeError> {
-    const WARPS_MAX: u32 = 8;
     let (rows, rank, depth) = (narrow.rows, narrow.cols, weight.cols);
     let room = room_for(rank, &[8, 16, 24, 32, 48, 64]);
-    let (tile_rows, stages) = down_shape(room);
-    let warp_bytes = stages * (tile_rows * 64 + room / 8 * 512);
-    let block = Block::new(call, warp_bytes as u32, WARPS_MAX, 1);
+    let (tile_rows, _) = down_shape(room);
+    let block = Block::within(shared_bytes_max(call.compute_capability()), down_warp_bytes(room));
     let tiles = rows.div_ceil(tile_rows);
     // Enough blocks for every multiprocessor, as long as each warp has a few steps.
     let splits_max = depth / 32 / (2 * block.warps as usize);
@@ -152,52 +158,110 @@ fn up(op: &Linear, call: &Call, narrow: &Operand, weight: &Operand, wide: &Opera
     writing.launch(call, "up", wide, with_dropout(args, op, call))
 }
 
-/// Warps side by side, stages, and warps at most, as in `kernels/narrow_gradient.cuh`.
-fn gradient_shape(room: usize) -> (usize, usize, u32) {
-    if room <= 32 { (4, 4, 16) } else { (2, 4, 8) }
+/// `grad += α·narrowᵀ·drop(wide)`, `[rank, cols]`, as in `kernels/narrow_gradient.cuh`.
+struct Gradient {
+    room: usize,
+    warps: usize,
+    shared_bytes: u32,
+    column_blocks: usize,
 }
 
-/// `grad += α·narrowᵀ·drop(wide)`, `[rank, cols]`.
-fn gradient(op: &Linear, call: &Call, narrow: &Operand, wide: &Operand, grad: &Operand) -> Result<(), RuntimeError> {
-    call.carry_over(&call.input(2), grad)?;
-    let (rows, rank, cols) = (narrow.rows, narrow.cols, wide.cols);
-    if rows == 0 {
-        return Ok(());
+impl Gradient {
+    const STAGES: usize = 4;
+    /// Of a launch that adds up what blocks left behind.
+    const SUM_THREADS: usize = 128;
+
+    fn new(rank: usize, cols: usize, shared_bytes_max: u32) -> Self {
+        let room = room_for(rank, &[16, 32, 48, 64]);
+        let warp_cols = if room == 16 { 128 } else { 64 };
+        let bytes = |warps: usize| (Self::STAGES * (warps * 32 * warp_cols + 16 * 16 * ((room / 8) | 1) + 64)) as u32;
+        let warps = if bytes(8) <= shared_bytes_max { 8 } else { 4 };
+        Self { room, warps, shared_bytes: bytes(warps), column_blocks: cols.div_ceil(warps * warp_cols) }
     }
-    let room = room_for(rank, &[16, 32, 48, 64]);
-    let (col_warps, stages, warps_max) = gradient_shape(room);
-    let warp_bytes = stages * (2048 + 16 * 16 * ((room / 8) | 1) + 64);
-    let block = Block::new(call, warp_bytes as u32, warps_max, col_warps as u32);
-    let tile_cols = col_warps * 64;
-    let tiles = cols.div_ceil(tile_cols);
-    let splits_max = rows / STEP_ROWS / (2 * block.warps as usize / col_warps);
-    let splits = block.splits(call, tiles, splits_max, room * tile_cols * 4);
-    let args = Args::new()
-        .ptr(narrow.ptr)
-        .ptr(wide.ptr)
-        .u64(cols as u64)
-        .ptr(grad.ptr)
-        .u32(u32::from(grad.dtype == DType::F32))
-        .ptr(call.workspace().0)
-        .u32(rows as u32)
-        .u32(cols as u32)
-        .u32(rank as u32);
-    let kernel = format!("gradient_{}_{room}", narrow.dtype.name());
-    let grid = (tiles as u32, splits as u32, 1);
-    call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
+
+    /// Shares of the rows: as many as make the card busy, have a few steps each, and whose sums the workspace holds.
+    fn splits(&self, call: &Call, rows: usize, cols: usize) -> usize {
+        let resident = (shared_bytes_max(call.compute_capability()) + KIB) / (self.shared_bytes + KIB);
+        let wanted = (resident.clamp(1, 2) * call.sm_count()) as usize / self.column_blocks;
+        let fit = call.workspace().1 / (self.room * cols * 4);
+        wanted.min(rows.div_ceil(4 * STEP_ROWS)).min(fit).max(1)
+    }
+
+    fn run(
+        &self,
+        op: &Linear,
+        call: &Call,
+        narrow: &Operand,
+        wide: &Operand,
+        grad: &Operand,
+    ) -> Result<(), RuntimeError> {
+        call.carry_over(&call.input(2), grad)?;
+        let (rows, rank, cols) = (narrow.rows, narrow.cols, wide.cols);
+        if rows == 0 {
+            return Ok(());
+        }
+        let block_rows = rows.div_ceil(self.splits(call, rows, cols)).next_multiple_of(STEP_ROWS);
+        let splits = rows.div_ceil(block_rows);
+        let (sums, bytes) = call.workspace();
+        if splits * self.room * cols * 4 > bytes {
+            return Err(call.error(format!("{bytes} bytes of workspace hold no sums")));
+        }
+        let suffix = format!("{}_{}", narrow.dtype.name(), self.room);
+        let (alpha, mask) = dropout_of(op, call);
+        let args = Args::new()
+            .ptr(narrow.ptr)
+            .ptr(wide.ptr)
+            .u64(cols as u64)
+            .ptr(sums)
+            .u32(rows as u32)
+            .u32(cols as u32)
+            .u32(rank as u32)
+            .u32(block_rows as u32);
+        let grid = (self.column_blocks as u32, splits as u32, 1);
+        let threads = self.warps as u32 * WARP;
+        call.launch(MODULE, &format!("gradient_{suffix}"), grid, threads, self.shared_bytes, mask.push(args))?;
+        let args = Args::new()
+            .ptr(sums)
+            .ptr(grad.ptr)
+            .u32(u32::from(grad.dtype == DType::F32))
+            .u32(cols as u32)
+            .u32(splits as u32)
+            .u32(rank as u32)
+            .f32(alpha);
+        let grid = ((rank * cols / 4).div_ceil(Self::SUM_THREADS) as u32, 1, 1);
+        call.launch(MODULE, &format!("gradient_sums_{suffix}"), grid, Self::SUM_THREADS as u32, 0, args)
+    }
 }
 
-/// The arguments that kernels of a `Linear` end with: alpha, which holds the scale of what dropout keeps, and the mask.
-fn with_dropout(args: Args, op: &Linear, call: &Call) -> Args {
+/// What kernels take to draw a mask; nothing is dropped if it is empty.
+#[derive(Clone, Copy, Default)]
+struct MaskArgs {
+    row_ids: u64,
+    key: u64,
+    site: u32,
+    threshold: u32,
+}
+
+impl MaskArgs {
+    fn push(&self, args: Args) -> Args {
+        args.ptr(self.row_ids).ptr(self.key).u32(self.site).u32(self.threshold)
+    }
+}
+
+/// Alpha, with the scale of what dropout keeps in it, and the mask.
+fn dropout_of(op: &Linear, call: &Call) -> (f32, MaskArgs) {
     let (Some(dropout), Some(at)) = (op.dropout, op.dropout_inputs()) else {
-        return args.f32(op.alpha).ptr(0).ptr(0).u32(0).u32(0);
+        return (op.alpha, MaskArgs::default());
     };
     let keep = Keep::new(dropout.p);
-    args.f32(op.alpha * keep.scale)
-        .ptr(call.input(at).ptr)
-        .ptr(call.input(at + 1).ptr)
-        .u32(dropout.site)
-        .u32(keep.threshold)
+    let (row_ids, key) = (call.input(at).ptr, call.input(at + 1).ptr);
+    (op.alpha * keep.scale, MaskArgs { row_ids, key, site: dropout.site, threshold: keep.threshold })
+}
+
+/// The arguments that kernels of a `Linear` end with.
+fn with_dropout(args: Args, op: &Linear, call: &Call) -> Args {
+    let (alpha, mask) = dropout_of(op, call);
+    mask.push(args.f32(alpha))
 }
 
 /// A block whose warps each have stages of their own in shared memory.
@@ -210,14 +274,12 @@ struct Block {
 }
 
 impl Block {
-    /// As many warps as fit, in groups of `group`.
-    fn new(call: &Call, warp_bytes: u32, warps_max: u32, group: u32) -> Self {
-        Self::within(shared_bytes_max(call.compute_capability()), warp_bytes, warps_max, group)
-    }
+    const WARPS_MAX: u32 = 8;
 
-    fn within(shared_bytes_max: u32, warp_bytes: u32, warps_max: u32, group: u32) -> Self {
+    /// As many warps as fit.
+    fn within(shared_bytes_max: u32, warp_bytes: u32) -> Self {
         // A KiB is left to the kernels' own variables, and one more goes to the system.
-        let warps = ((shared_bytes_max - KIB) / warp_bytes).min(warps_max) / group * group;
+        let warps = ((shared_bytes_max - KIB) / warp_bytes).min(Self::WARPS_MAX);
         let shared_bytes = warps * warp_bytes;
         let resident = ((shared_bytes_max + KIB) / (shared_bytes + 2 * KIB)).clamp(1, 2);
         Self { warps, shared_bytes, resident }
@@ -270,15 +332,14 @@ mod tests {
     fn blocks_fit_every_card() {
         for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
             let limit = shared_bytes_max(capability);
-            for (warp_bytes, group) in [(4 * 5632, 1), (3 * 8704, 1), (4 * 2880, 4), (4 * 3392, 4), (4 * 4416, 2)] {
-                let block = Block::within(limit, warp_bytes, 16, group);
+            for room in [8, 16, 24, 32, 48, 64] {
+                let block = Block::within(limit, down_warp_bytes(room));
                 assert!(block.warps >= 3 && block.shared_bytes < limit, "{capability:?}: {block:?}");
-                assert!(block.warps.is_multiple_of(group), "{capability:?}: {block:?}");
                 assert!(block.resident * block.shared_bytes < limit + KIB, "{capability:?}: {block:?}");
+                assert!(Gradient::new(room, 4096, limit).shared_bytes <= limit, "{capability:?}: rank {room}");
             }
         }
-        let hopper = shared_bytes_max((9, 0));
-        assert_eq!(Block::within(hopper, 4 * 2880, 8, 4), Block { warps: 8, shared_bytes: 92_160, resident: 2 });
-        assert_eq!(Block::within(hopper, 4 * 2880, 16, 4), Block { warps: 16, shared_bytes: 184_320, resident: 1 });
+        let hopper = Block::within(shared_bytes_max((9, 0)), down_warp_bytes(16));
+        assert_eq!(hopper, Block { warps: 8, shared_bytes: 147_456, resident: 1 });
     }
 }
