@@ -160,7 +160,7 @@ impl Case<'_> {
             assert_eq!(got.shape, want.shape, "{place}: shape of output {index}");
             assert!(leaves_columns_open(op) || !want.data.iter().any(|x| x.is_nan()), "{place}: NaN expected");
             let allowed = self.rounding.allowed(index, self.format, output.dtype());
-            for columns in parts(op, want.cols()) {
+            for columns in parts(op, self.format, want.cols()) {
                 if let Err(difference) = compare_columns(&got, want, columns, allowed) {
                     panic!("{place}: output {index} of {op:?}: {difference}");
                 }

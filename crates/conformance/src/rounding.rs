@@ -92,16 +92,19 @@ pub(crate) struct Allowed {
 }
 
 /// Parts of a row that are judged by their own largest entry. The gradients of queries and keys are small beside those
-/// of the values in the same row, and should not hide behind them.
-pub(crate) fn parts(op: &Op, cols: usize) -> Vec<Range<usize>> {
+/// of the values in the same row, and should not hide behind them where roundings are large.
+pub(crate) fn parts(op: &Op, format: DType, cols: usize) -> Vec<Range<usize>> {
     match op {
-        Op::AttentionGrad(op) => {
+        Op::AttentionGrad(op) if format != DType::F32 => {
             let (queries, keys) = (op.0.heads.query_cols(), op.0.heads.kv * op.0.heads.head_dim);
             vec![0..queries, queries..queries + keys, queries + keys..cols]
         }
         _ => std::iter::once(0..cols).collect(),
     }
 }
+
+/// Parts count as no smaller than this beside the whole.
+const SMALLEST_PART: f64 = 1.0 / 16.0;
 
 /// Compares the entries of some columns; those expected to be NaN are unspecified.
 pub(crate) fn compare_columns(
@@ -115,7 +118,9 @@ pub(crate) fn compare_columns(
         let inside = |index: &usize| columns.contains(&(index % cols)) && !want.data[*index].is_nan();
         (0..want.data.len()).filter(inside).map(|index| (index, got.data[index], want.data[index]))
     };
-    let largest = entries().map(|(_, _, want)| want.abs()).fold(0.0, f64::max);
+    let whole = want.data.iter().filter(|want| !want.is_nan()).map(|want| want.abs()).fold(0.0, f64::max);
+    // A part in which everything cancels has no size of its own.
+    let largest = entries().map(|(_, _, want)| want.abs()).fold(whole * SMALLEST_PART, f64::max);
     let limit = |want: f64| allowed.of_largest * largest + allowed.of_entry * want.abs() + allowed.least;
     // A NaN compares false with everything, so it is not asked whether the error is too large.
     let excess = |got: f64, want: f64| if got == want { 0.0 } else { (got - want).abs() / limit(want) };

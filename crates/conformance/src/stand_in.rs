@@ -1,6 +1,6 @@
 //! Sixteen bits without a card: values are stored as asked, arithmetic is the CPU backend's in float32, and every
-//! result is rounded once, by chance where an optimizer does so. It shows that the cases are sound and the tolerances within reach; it proves nothing about
-//! the kernels of a card, so it steps back where a card was asked for.
+//! result is rounded once, by chance where an optimizer does so. It shows that the cases are sound and the tolerances
+//! within reach; it proves nothing about the kernels of a card, so it steps back where a card was asked for.
 
 use half::{bf16, f16};
 use plimsoll_cpu::CpuBackend;
@@ -63,12 +63,16 @@ impl Default for StandIn {
 
 /// One of the two neighbours of a number, the nearer one the more often; drawn from its place and its bits.
 fn chosen(x: f32, dtype: DType, index: usize) -> f32 {
-    let nearest = |x: f32| if dtype == DType::BF16 { bf16::from_f32(x).to_f32() } else { f16::from_f32(x).to_f32() };
-    // The distance between neighbours; the smallest numbers of f16 lie evenly.
-    let exponent = if x == 0.0 { -126 } else { x.abs().log2().floor() as i32 };
-    let gap = 2f32.powi(if dtype == DType::BF16 { exponent - 7 } else { exponent.max(-14) - 10 });
-    let draw = Random::new(index as u64 ^ u64::from(x.to_bits()) << 32).unit() as f32;
-    nearest(x + draw * gap / 2.0)
+    let (nearest, number): (u16, fn(u16) -> f32) = match dtype {
+        DType::BF16 => (bf16::from_f32(x).to_bits(), |bits| bf16::from_bits(bits).to_f32()),
+        DType::F16 => (f16::from_f32(x).to_bits(), |bits| f16::from_bits(bits).to_f32()),
+        _ => return x,
+    };
+    // One bit less is one step towards zero.
+    let inner = if number(nearest).abs() > x.abs() { nearest - 1 } else { nearest };
+    let (low, high) = (number(inner), number(inner.wrapping_add(1)));
+    let draw = 0.5 + 0.5 * Random::new(index as u64 ^ u64::from(x.to_bits()) << 32).unit() as f32;
+    if draw < (x - low) / (high - low) { high } else { low }
 }
 
 /// Whether a result is rounded by chance: what gathers small steps, unless a master copy gathers them.
@@ -111,6 +115,17 @@ fn widen(step: &Step) -> (Step, usize) {
     (Step { op, inputs, outputs, workspace, ..step.clone() }, end)
 }
 
+/// An update with a master copy is, in float32, the same update of that copy.
+fn without_master(step: &Step) -> Step {
+    let mut step = step.clone();
+    let (Op::AdamW(AdamW { master, .. }) | Op::Sgd(Sgd { master, .. })) = &mut step.op else { return step };
+    if std::mem::take(master) {
+        step.inputs.swap_remove(0);
+        step.outputs.swap_remove(0);
+    }
+    step
+}
+
 impl Backend for StandIn {
     fn name(&self) -> &str {
         "cpu storing sixteen bits"
@@ -133,8 +148,11 @@ impl Backend for StandIn {
             let bytes = self.widened(outer);
             self.inner.write(inner.region, &bytes)?;
         }
-        self.inner.run(&wide, active)?;
-        for (index, (outer, inner)) in step.outputs.iter().zip(&wide.outputs).enumerate() {
+        let run = without_master(&wide);
+        self.inner.run(&run, active)?;
+        // Where there was a master copy, the parameter is read from it.
+        let results = run.outputs[..1].iter().chain(&wide.outputs[1..]);
+        for (index, (outer, inner)) in step.outputs.iter().zip(results).enumerate() {
             let mut bytes = vec![0; inner.region.bytes];
             self.inner.read(inner.region, &mut bytes)?;
             self.store(outer, &bytes, by_chance(&step.op, index));
