@@ -5,6 +5,11 @@ use plimsoll_runtime::Backend;
 /// Set to a card's number, such as `0`, the suite runs on that card too.
 const CUDA_VARIABLE: &str = "CONFORMANCE_CUDA";
 
+/// Whether the suite is to run on a card.
+pub fn card_asked_for() -> bool {
+    std::env::var_os(CUDA_VARIABLE).is_some()
+}
+
 /// Every backend the suite holds to the reference. A new one is added here and nowhere else.
 pub fn backends() -> Vec<Box<dyn Backend>> {
     let mut backends: Vec<Box<dyn Backend>> =

@@ -2,20 +2,22 @@
 //! bands, results and scratch start as NaN, rows that are not in use are poisoned, and afterwards
 //! every byte the operator had no right to write is compared with what it was.
 
-use plimsoll_graph::ops::{Dropout, InnerDropout};
-use plimsoll_graph::{Alias, Io, Op, OpRule, Phase, Value, ValueId};
+use plimsoll_graph::ops::{Add, Dropout, InnerDropout};
+use plimsoll_graph::{Alias, DType, Io, Op, OpRule, Phase, Value, ValueId};
 use plimsoll_plan::{Buffer, Lane, Place, Region, Step};
-use plimsoll_runtime::{Active, Backend};
+use plimsoll_runtime::{Active, Backend, RuntimeError};
 
 use crate::Tensor;
 use crate::reference::{Array, MaskSource};
+use crate::rounding::SIXTEEN;
 
-const CASE_BYTES_MAX: usize = 32 << 20;
+const CASE_BYTES_MAX: usize = 64 << 20;
 /// Addresses of buffers are multiples of this, as in plans; libraries count on it.
 const ALIGN: usize = plimsoll_plan::lifetimes::ALIGNMENT;
 /// At least this much lies between two buffers.
 const GUARD_BYTES: usize = 256;
-/// Fills what belongs to no buffer. Not a number as f32 and as f64, and a negative index.
+/// Fills what belongs to no buffer. Not a number as f32, f64 and, in its upper half, as bf16 and f16, and a
+/// negative index.
 const GUARD_WORD: u32 = 0xFFF5_A5A5;
 /// Fills results and scratch. Not a number either.
 const POISON_BYTE: u8 = 0xFF;
@@ -50,13 +52,21 @@ pub fn placements(op: &Op, inputs: &[Tensor]) -> Vec<Placement> {
 pub struct Harness {
     backend: Box<dyn Backend>,
     arena_bytes: usize,
+    stores_sixteen: bool,
 }
 
 impl Harness {
     pub fn new(mut backend: Box<dyn Backend>) -> Self {
         let arena_bytes = CASE_BYTES_MAX + backend.target().matmul_workspace_bytes;
         backend.allocate(arena_bytes).expect("a small arena");
-        Self { backend, arena_bytes }
+        let stored = SIXTEEN.map(|format| stores(backend.as_mut(), format));
+        assert_eq!(stored[0], stored[1], "{} has one of the sixteen-bit types only", backend.name());
+        Self { backend, arena_bytes, stores_sixteen: stored[0] }
+    }
+
+    /// Whether this backend has the sixteen-bit types at all. One that has must run every case.
+    pub fn stores_sixteen(&self) -> bool {
+        self.stores_sixteen
     }
 
     pub fn name(&self) -> String {
@@ -109,6 +119,23 @@ impl MaskSource for Harness {
         let ids: Vec<u32> = row_ids.data.iter().map(|&x| x as u32).collect();
         let key = [0, 1, 2, 3].map(|i| key.data[i] as u32);
         Harness::keep(self, dropout, &ids, key, cols)
+    }
+}
+
+/// Whether a backend can add two numbers of a type.
+fn stores(backend: &mut dyn Backend, dtype: DType) -> bool {
+    let ones = Tensor::tokens(1, 8, vec![1.0; 8]).stored(dtype);
+    let (op, inputs, active) = (Add.into(), [ones.clone(), ones], Active { tokens: 1, sequences: 1 });
+    let (input_values, output_values) = describe(&op, &inputs);
+    let io = Io { inputs: input_values.iter().collect(), outputs: output_values.iter().collect() };
+    let layout = Layout::new(&op, &io, 0, &Placement::default());
+    let image = layout.image(&inputs, active);
+    let whole = Region { place: Place::Device, offset: 0, bytes: image.len() };
+    backend.write(whole, &image).expect("inputs written");
+    match backend.run(&layout.step(&op, &io), active) {
+        Ok(()) => true,
+        Err(RuntimeError::Unsupported { .. }) => false,
+        Err(error) => panic!("adding {} on {}: {error}", dtype.name(), backend.name()),
     }
 }
 

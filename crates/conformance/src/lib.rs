@@ -8,13 +8,17 @@ mod harness;
 mod model_backend;
 mod random;
 pub mod reference;
+mod rounding;
+mod stand_in;
 mod tensor;
 mod walk;
 
-pub use backends::backends;
+pub use backends::{backends, card_asked_for};
 pub use check::{F32_ELEMENTWISE, F32_SUMS, Suite, compare, saved};
 pub use harness::{Harness, Placement, placements};
 pub use model_backend::{Fault, ModelBackend};
 pub use random::Random;
+pub use rounding::{Rounding, SIXTEEN, sums_of, unit};
+pub use stand_in::StandIn;
 pub use tensor::{Data, Tensor};
 pub use walk::walk;

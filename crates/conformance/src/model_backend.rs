@@ -1,6 +1,7 @@
 //! A backend made of the reference itself, with faults on request: it shows that the suite lets a
 //! right backend pass and catches the wrong ones.
 
+use half::{bf16, f16};
 use plimsoll_graph::ops::InnerDropout;
 use plimsoll_graph::{DType, OpRule, Target};
 use plimsoll_plan::{Buffer, Region, Step};
@@ -24,6 +25,8 @@ pub enum Fault {
     Imprecise,
     /// Does not write its last entry.
     LeavesGap,
+    /// Drops the bits that sixteen have no room for instead of rounding.
+    CutsOff,
 }
 
 pub struct ModelBackend {
@@ -43,8 +46,11 @@ impl ModelBackend {
 
     fn store(&mut self, buffer: &Buffer, index: usize, number: f64) {
         let at = buffer.region.offset + index * buffer.dtype.bytes();
+        let cut = self.fault == Fault::CutsOff;
         match buffer.dtype {
             DType::F64 => self.arena[at..at + 8].copy_from_slice(&number.to_le_bytes()),
+            DType::BF16 => self.arena[at..at + 2].copy_from_slice(&nearest(number, cut, bf16::from_f64).to_le_bytes()),
+            DType::F16 => self.arena[at..at + 2].copy_from_slice(&nearest(number, cut, f16::from_f64).to_le_bytes()),
             _ => self.arena[at..at + 4].copy_from_slice(&(number as f32).to_le_bytes()),
         }
     }
@@ -54,13 +60,26 @@ impl ModelBackend {
         let numbers = &mut results.last_mut().expect("a result").data;
         let Some(number) = numbers.last_mut() else { return };
         match self.fault {
-            Fault::None | Fault::ReadsInactiveRows | Fault::LeavesGap => {}
+            Fault::None | Fault::ReadsInactiveRows | Fault::LeavesGap | Fault::CutsOff => {}
             Fault::WritesBeyond => self.arena[last.region.end()] ^= 1,
             Fault::ChangesInput => self.arena[first.region.offset] ^= 1,
             Fault::FollowsAddress => *number *= 1.0 + (last.region.offset / 64 % 8) as f64 * 1e-7,
             Fault::Imprecise => *number += 1e-4,
         }
     }
+}
+
+/// The nearest number of a type; with `cut`, the one before it where it lies beyond.
+fn nearest<T: Into<f64> + Copy>(number: f64, cut: bool, round: fn(f64) -> T) -> T {
+    let nearest = round(number);
+    let beyond = cut && nearest.into().abs() > number.abs();
+    let mut step = number - nearest.into();
+    let mut other = nearest;
+    while beyond && step != 0.0 && other.into() == nearest.into() {
+        step *= 2.0;
+        other = round(nearest.into() + step);
+    }
+    other
 }
 
 /// The description a buffer was made from, as far as it matters.

@@ -1,5 +1,6 @@
 //! Data as a backend takes it: typed, with a shape and an extent.
 
+use half::{bf16, f16};
 use plimsoll_graph::{Class, DType, Extent, Role, Shape, Value};
 use plimsoll_runtime::Active;
 
@@ -9,6 +10,8 @@ use crate::reference::Array;
 pub enum Data {
     F32(Vec<f32>),
     F64(Vec<f64>),
+    BF16(Vec<bf16>),
+    F16(Vec<f16>),
     I32(Vec<i32>),
     U32(Vec<u32>),
 }
@@ -65,6 +68,8 @@ impl Tensor {
         match &self.data {
             Data::F32(d) => d.len(),
             Data::F64(d) => d.len(),
+            Data::BF16(d) => d.len(),
+            Data::F16(d) => d.len(),
             Data::I32(d) => d.len(),
             Data::U32(d) => d.len(),
         }
@@ -78,6 +83,8 @@ impl Tensor {
         match self.data {
             Data::F32(_) => DType::F32,
             Data::F64(_) => DType::F64,
+            Data::BF16(_) => DType::BF16,
+            Data::F16(_) => DType::F16,
             Data::I32(_) => DType::I32,
             Data::U32(_) => DType::U32,
         }
@@ -114,6 +121,8 @@ impl Tensor {
         let data = match &self.data {
             Data::F32(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
             Data::F64(d) => d[..len].to_vec(),
+            Data::BF16(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
+            Data::F16(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
             Data::I32(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
             Data::U32(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
         };
@@ -131,6 +140,8 @@ impl Tensor {
         match &self.data {
             Data::F32(d) => words(d, len, f32::NAN, f32::to_le_bytes),
             Data::F64(d) => words(d, len, f64::NAN, f64::to_le_bytes),
+            Data::BF16(d) => words(d, len, bf16::NAN, bf16::to_le_bytes),
+            Data::F16(d) => words(d, len, f16::NAN, f16::to_le_bytes),
             Data::I32(d) => words(d, len, i32::MAX, i32::to_le_bytes),
             Data::U32(d) => words(d, len, u32::MAX, u32::to_le_bytes),
         }
@@ -140,6 +151,8 @@ impl Tensor {
         let data = match value.dtype {
             DType::F32 => Data::F32(elements(bytes, f32::from_le_bytes)),
             DType::F64 => Data::F64(elements(bytes, f64::from_le_bytes)),
+            DType::BF16 => Data::BF16(elements(bytes, bf16::from_le_bytes)),
+            DType::F16 => Data::F16(elements(bytes, f16::from_le_bytes)),
             DType::I32 => Data::I32(elements(bytes, i32::from_le_bytes)),
             DType::U32 => Data::U32(elements(bytes, u32::from_le_bytes)),
             other => panic!("the suite does not read {} yet", other.name()),
@@ -147,12 +160,23 @@ impl Tensor {
         Self { shape: value.shape, extent: value.extent, data }
     }
 
-    /// The float32 tensor a backend would hold for `value`; rows beyond those of the array are zero.
+    /// The tensor a backend would hold for `value`; rows beyond those of the array are zero.
     pub fn from_array(value: &Value, array: &Array) -> Self {
-        assert_eq!(value.dtype, DType::F32, "only float32 is rounded to");
         let mut data: Vec<f32> = array.data.iter().map(|&x| x as f32).collect();
         data.resize(value.shape.elements(), 0.0);
-        Self { shape: value.shape, extent: value.extent, data: Data::F32(data) }
+        Self { shape: value.shape, extent: value.extent, data: Data::F32(data) }.stored(value.dtype)
+    }
+
+    /// The float32 tensor rounded to the nearest numbers of a type. The reference and the backends see these, so
+    /// what differs afterwards is the backend's own doing.
+    pub fn stored(&self, dtype: DType) -> Self {
+        let data = match dtype {
+            DType::F32 => Data::F32(self.f32s().to_vec()),
+            DType::BF16 => Data::BF16(self.f32s().iter().map(|&x| bf16::from_f32(x)).collect()),
+            DType::F16 => Data::F16(self.f32s().iter().map(|&x| f16::from_f32(x)).collect()),
+            other => panic!("numbers are not stored as {}", other.name()),
+        };
+        Self { shape: self.shape, extent: self.extent, data }
     }
 
     pub fn f32s(&self) -> &[f32] {
@@ -164,7 +188,11 @@ impl Tensor {
 }
 
 fn words<T: Copy, const B: usize>(data: &[T], active: usize, poison: T, bytes: fn(T) -> [u8; B]) -> Vec<u8> {
-    data.iter().enumerate().flat_map(|(i, &x)| bytes(if i < active { x } else { poison })).collect()
+    let mut all = vec![0; data.len() * B];
+    for (index, word) in all.as_chunks_mut::<B>().0.iter_mut().enumerate() {
+        *word = bytes(if index < active { data[index] } else { poison });
+    }
+    all
 }
 
 fn elements<T, const B: usize>(bytes: &[u8], from: fn([u8; B]) -> T) -> Vec<T> {

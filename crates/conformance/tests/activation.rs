@@ -1,6 +1,6 @@
 //! Nonlinearities, gated and plain.
 
-use plimsoll_conformance::{F32_ELEMENTWISE, Random, Suite, Tensor};
+use plimsoll_conformance::{F32_ELEMENTWISE, Random, Rounding, Suite, Tensor};
 use plimsoll_graph::ops::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
 use plimsoll_runtime::Active;
 
@@ -62,5 +62,27 @@ fn near_zero() {
         let active = Active { tokens: 40, sequences: 1 };
         suite.check("near zero", Pointwise(activation), std::slice::from_ref(&x), active, F32_ELEMENTWISE);
         suite.check("near zero", PointwiseGrad(activation), &[x, dy], active, F32_ELEMENTWISE);
+    }
+}
+
+#[test]
+fn in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(53));
+    let once = Rounding::once(F32_ELEMENTWISE);
+    for activation in ALL {
+        for (rows, tokens, cols) in SIZES {
+            let active = Active { tokens, sequences: 1 };
+            let name = format!("{activation:?} {rows} x {cols}");
+            let inputs = [bent(random, rows, 2 * cols), random.tokens(rows, cols)];
+            suite.check_sixteen(&name, Gated(activation), &inputs[..1], &[0], active, once);
+            suite.check_sixteen(&name, GatedGrad(activation), &inputs, &[0, 1], active, once);
+            let inputs = [bent(random, rows, cols), random.tokens(rows, cols)];
+            suite.check_sixteen(&name, Pointwise(activation), &inputs[..1], &[0], active, once);
+            suite.check_sixteen(&name, PointwiseGrad(activation), &inputs, &[0, 1], active, once);
+        }
+        let inputs = [Tensor::tokens(40, 25, random.floats(1000, 1.5)), random.tokens(40, 25)];
+        let active = Active { tokens: 40, sequences: 1 };
+        suite.check_sixteen("near zero", Pointwise(activation), &inputs[..1], &[0], active, once);
+        suite.check_sixteen("near zero", PointwiseGrad(activation), &inputs, &[0, 1], active, once);
     }
 }

@@ -1,6 +1,6 @@
 //! Sums, and what dropout promises about its mask.
 
-use plimsoll_conformance::{F32_ELEMENTWISE, Harness, Placement, Random, Suite, Tensor};
+use plimsoll_conformance::{F32_ELEMENTWISE, Harness, Placement, Random, Rounding, Suite, Tensor};
 use plimsoll_graph::ops::{Add, Dest, Dropout, InnerDropout, Linear, LinearKind};
 use plimsoll_runtime::Active;
 
@@ -27,6 +27,21 @@ fn dropout_zeroes_or_scales() {
             let inputs = [random.tokens(rows, cols), random.row_ids(rows), random.rng_key()];
             let active = Active { tokens, sequences: 1 };
             suite.check(&format!("p = {p}"), Dropout { p, site: 7 }, &inputs, active, F32_ELEMENTWISE);
+        }
+    }
+}
+
+#[test]
+fn in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(82));
+    let once = Rounding::once(F32_ELEMENTWISE);
+    for (rows, tokens, cols) in SIZES {
+        let active = Active { tokens, sequences: 1 };
+        let inputs = [random.tokens(rows, cols), random.tokens(rows, cols)];
+        suite.check_sixteen("sum", Add, &inputs, &[0, 1], active, once);
+        for p in [0.0, 0.1, 0.5, 0.9] {
+            let inputs = [random.tokens(rows, cols), random.row_ids(rows), random.rng_key()];
+            suite.check_sixteen(&format!("p = {p}"), Dropout { p, site: 7 }, &inputs, &[0], active, once);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Looking up rows, and summing gradients back into them.
 
-use plimsoll_conformance::{F32_SUMS, Random, Suite, Tensor};
+use plimsoll_conformance::{F32_SUMS, Random, Rounding, SIXTEEN, Suite, Tensor, sums_of};
 use plimsoll_graph::DType;
 use plimsoll_graph::ops::{Embed, EmbedGrad};
 use plimsoll_runtime::Active;
@@ -43,4 +43,32 @@ fn one_word_gets_every_row_and_the_others_none() {
     let inputs = [random.tokens(90, 20), Tensor::token_ints(vec![3; 90]), random.fixed(&[6, 20])];
     suite.check("one word", EmbedGrad, &inputs, Active { tokens: 90, sequences: 1 }, F32_SUMS);
     suite.check("no word", EmbedGrad, &inputs, Active { tokens: 0, sequences: 0 }, 0.0);
+}
+
+/// A table in sixteen bits is copied; one in float32 is rounded on the way.
+#[test]
+fn lookup_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(63));
+    for dtype in SIXTEEN {
+        for (words, rows, tokens, cols) in SIZES {
+            let (name, active) = (format!("{words} words"), Active { tokens, sequences: 1 });
+            let (table, tokens) = (random.fixed(&[words, cols]), random.token_ints(rows, words));
+            let stored = [table.stored(dtype), tokens.clone()];
+            suite.check_stored(&name, Embed { dtype }, &stored, active, Rounding::none(0.0));
+            suite.check_stored(&name, Embed { dtype }, &[table, tokens], active, Rounding::once(0.0));
+        }
+    }
+}
+
+#[test]
+fn gradient_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(64));
+    for (words, rows, tokens, cols) in SIZES {
+        let inputs = [random.tokens(rows, cols), random.token_ints(rows, words), random.fixed(&[words, cols])];
+        let active = Active { tokens, sequences: 1 };
+        for stored in [&[0][..], &[0, 2]] {
+            let rounding = Rounding::once(sums_of(tokens));
+            suite.check_sixteen(&format!("{words} words"), EmbedGrad, &inputs, stored, active, rounding);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Products with every combination of destination, columns, bias, dropout and scale.
 
-use plimsoll_conformance::{F32_SUMS, Random, Suite, Tensor};
+use plimsoll_conformance::{F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
 use plimsoll_graph::ops::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 use plimsoll_runtime::Active;
 
@@ -155,5 +155,161 @@ fn bias_gradient() {
             let active = Active { tokens: size.tokens, sequences: 1 };
             suite.check(&format!("{size:?}"), BiasGrad { cols }, &inputs, active, F32_SUMS);
         }
+    }
+}
+
+/// In sixteen bits. A weight's gradient is gathered in them or in float32, as the run has it.
+fn check_sixteen(
+    suite: &mut Suite,
+    random: &mut Random,
+    op: &Linear,
+    size: Size,
+    roundings: impl Fn(Rounding) -> Rounding,
+) {
+    let inputs = inputs(random, op, size);
+    let active = Active { tokens: size.tokens, sequences: 1 };
+    let terms = match op.kind {
+        LinearKind::Forward => size.features,
+        LinearKind::InputGrad => size.out,
+        LinearKind::WeightGrad => size.tokens,
+    };
+    let numbers: Vec<usize> = (0..op.dropout_inputs().unwrap_or(inputs.len())).collect();
+    let rounding = roundings(Rounding::once(sums_of(terms)));
+    suite.check_sixteen(&format!("{size:?}"), op.clone(), &inputs, &numbers, active, rounding);
+    if op.kind == LinearKind::WeightGrad {
+        suite.check_sixteen(
+            &format!("{size:?}, gradient in f32"),
+            op.clone(),
+            &inputs,
+            &numbers[..2],
+            active,
+            rounding,
+        );
+    }
+}
+
+/// A product that masks apart rounds the masked rows, or what it then masks; one that adds a bias apart rounds the sum.
+fn apart(op: &Linear) -> impl Fn(Rounding) -> Rounding {
+    let stores = if op.kind == LinearKind::InputGrad && op.dropout.is_some() { 2.0 } else { 1.0 };
+    let within = if op.bias || op.dropout.is_some() { 1.0 } else { 0.0 };
+    move |rounding| rounding.stores(stores).within(within)
+}
+
+#[test]
+fn every_product_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(16));
+    for size in SIZES {
+        for (kind, dest, bias) in [
+            (LinearKind::Forward, Dest::Fresh, false),
+            (LinearKind::Forward, Dest::Fresh, true),
+            (LinearKind::Forward, Dest::Accumulate, false),
+            (LinearKind::Forward, Dest::Accumulate, true),
+            (LinearKind::Forward, Dest::Overwrite, true),
+            (LinearKind::InputGrad, Dest::Fresh, false),
+            (LinearKind::InputGrad, Dest::Accumulate, false),
+            (LinearKind::WeightGrad, Dest::Accumulate, false),
+        ] {
+            for op in variants(kind, dest, bias, size.out).into_iter().filter(|op| op.alpha != 1.0) {
+                check_sixteen(suite, random, &op, size, apart(&op));
+            }
+        }
+    }
+}
+
+/// A bias may be trained in float32 beside sixteen-bit tokens, and its gradient gathered there.
+#[test]
+fn biases_of_sixteen_bit_products() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(17));
+    for size in SIZES {
+        let op = Linear { bias: true, ..Linear::forward() };
+        let (inputs, active) = (inputs(random, &op, size), Active { tokens: size.tokens, sequences: 1 });
+        let rounding = Rounding::once(sums_of(size.features)).within(1.0);
+        suite.check_sixteen(&format!("{size:?}"), op, &inputs, &[0, 1], active, rounding);
+        for cols in columns(size.out) {
+            let wide = cols.map_or(size.out, |c| c.total);
+            let inputs = [random.tokens(size.rows, wide), random.fixed(&[size.out])];
+            for stored in [&[0][..], &[0, 1]] {
+                let rounding = Rounding::once(sums_of(size.tokens));
+                suite.check_sixteen(&format!("{size:?}"), BiasGrad { cols }, &inputs, stored, active, rounding);
+            }
+        }
+    }
+}
+
+/// Wide rows are masked some at a time; a gradient in sixteen bits is rounded after each such run.
+#[test]
+fn dropout_in_runs_of_sixteen_bit_rows() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(18));
+    let size = size(603, 600, 1001, 9);
+    for (kind, dest) in [
+        (LinearKind::Forward, Dest::Fresh),
+        (LinearKind::InputGrad, Dest::Accumulate),
+        (LinearKind::WeightGrad, Dest::Accumulate),
+    ] {
+        let op = Linear { kind, dest, alpha: 0.5, dropout: DROPOUTS[1], ..Linear::forward() };
+        check_sixteen(suite, random, &op, size, |rounding| rounding.stores(1.0).within(3.0));
+    }
+}
+
+const RANKS: [usize; 8] = [4, 8, 12, 16, 24, 32, 48, 64];
+const WIDES: [usize; 6] = [8, 72, 264, 1000, 1536, 4096];
+const NARROW_ROWS: [usize; 7] = [1, 7, 33, 130, 513, 1000, 4095];
+/// The reference multiplies one number at a time; larger cases are few and named.
+const WIDE_ELEMENTS_MAX: usize = 300_000;
+
+/// The products of an adapter's first matrix: few rows of weights. Masks cost no rounding there, for what is kept is
+/// scaled with the result.
+fn check_narrow(
+    suite: &mut Suite,
+    random: &mut Random,
+    rank: usize,
+    wide: usize,
+    rows: usize,
+    dropout: Option<InnerDropout>,
+) {
+    let size = size(rows + rank % 3, rows, wide, rank);
+    for (kind, dest) in [
+        (LinearKind::Forward, Dest::Fresh),
+        (LinearKind::InputGrad, Dest::Fresh),
+        (LinearKind::InputGrad, Dest::Accumulate),
+        (LinearKind::WeightGrad, Dest::Accumulate),
+    ] {
+        let op = Linear { kind, dest, alpha: 0.75, dropout, ..Linear::forward() };
+        check_sixteen(suite, random, &op, size, |rounding| rounding);
+    }
+}
+
+/// Every rank with every width, and rows in turn.
+#[test]
+fn small_ranks() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(19));
+    for (i, rank) in RANKS.into_iter().enumerate() {
+        for (j, wide) in WIDES.into_iter().enumerate() {
+            let turn = (0..7).map(|k| NARROW_ROWS[(i + 3 * j + 2 * k) % 7]);
+            let rows = turn.into_iter().find(|rows| rows * wide <= WIDE_ELEMENTS_MAX).expect("one row fits");
+            check_narrow(suite, random, rank, wide, rows, DROPOUTS[(i + j) % 2]);
+        }
+    }
+}
+
+/// Every number of rows with dropout, tiles of all kinds begun and not filled.
+#[test]
+fn small_ranks_of_many_rows() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(20));
+    for (rank, wide) in [(4, 72), (16, 72), (24, 8), (64, 72)] {
+        for rows in NARROW_ROWS {
+            check_narrow(suite, random, rank, wide, rows, DROPOUTS[1]);
+        }
+    }
+}
+
+/// As large as adapters of real models, so that blocks share rows and sums.
+#[test]
+fn small_ranks_of_real_layers() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(21));
+    for (rank, wide, rows, dropout) in
+        [(16, 4096, 513, DROPOUTS[1]), (64, 1536, 1000, DROPOUTS[0]), (8, 1000, 4095, DROPOUTS[1])]
+    {
+        check_narrow(suite, random, rank, wide, rows, dropout);
     }
 }

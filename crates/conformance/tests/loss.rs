@@ -1,6 +1,6 @@
 //! The vocabulary loss with its gradients, in any number of chunks, and the last tokens' logits.
 
-use plimsoll_conformance::{Data, F32_SUMS, Random, Suite, Tensor};
+use plimsoll_conformance::{Data, F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
 use plimsoll_graph::Extent;
 use plimsoll_graph::ops::{LastLogits, LossGrad, VocabLoss};
 use plimsoll_runtime::Active;
@@ -153,6 +153,83 @@ fn last_logits() {
                 let op = LastLogits { softcap, sequences: lengths.len() + spare };
                 suite.check(&format!("{lengths:?}"), op, &inputs, active, F32_SUMS);
             }
+        }
+    }
+}
+
+/// In sixteen bits the logits' gradient is rounded before it meets weights and tokens; the loss never is.
+fn check_sixteen(suite: &mut Suite, name: &str, op: &VocabLoss, inputs: &[Tensor], active: Active) {
+    let rounding = Rounding::once(CANCELLING).within(2.0).apart(&[0]);
+    suite.check_sixteen(name, op.clone(), inputs, &[0, 1], active, rounding);
+    if op.grad.is_some_and(|grad| grad.weight) {
+        // A gradient that is kept in sixteen bits is rounded with every chunk, and never much beside what it was.
+        let chunks = op.chunks.min(inputs[0].shape.rows()) as f64;
+        let rounding = rounding.within(1.0 + chunks);
+        suite.check_sixteen(name, op.clone(), inputs, &[0, 1, 5], active, rounding);
+    }
+}
+
+#[test]
+fn every_flag_and_chunking_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(76));
+    for (rows, tokens, cols, words) in
+        [(1, 1, 8, 33), (7, 5, 16, 10), (32, 32, 24, 100), (45, 29, 17, 131), (130, 130, 40, 257), (24, 20, 72, 700)]
+    {
+        for chunks in [1, 3] {
+            for softcap in [None, Some(2.5)] {
+                for grad in GRADS {
+                    let targets = targets(random, rows, words);
+                    let inputs = inputs(random, [rows, cols, words], targets, grad);
+                    let name = format!("{rows} x {cols}, {words} words");
+                    let op = VocabLoss { softcap, chunks, grad };
+                    check_sixteen(suite, &name, &op, &inputs, Active { tokens, sequences: 1 });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ignored_targets_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(77));
+    let (rows, cols, words) = (12, 8, 20);
+    let some = (0..rows).map(|i| if i == 7 { 19 } else { -1 }).collect();
+    for (name, targets) in [("all", vec![-100; rows]), ("all but one", some)] {
+        for grad in GRADS {
+            let inputs = inputs(random, [rows, cols, words], targets.clone(), grad);
+            let op = VocabLoss { softcap: None, chunks: 3, grad };
+            check_sixteen(suite, name, &op, &inputs, Active { tokens: rows, sequences: 2 });
+        }
+    }
+}
+
+#[test]
+fn large_logits_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(78));
+    let grad = Some(LossGrad { weight: true });
+    let targets = targets(random, 10, 40);
+    let mut inputs = inputs(random, [10, 16, 40], targets, grad);
+    inputs[0] = Tensor::tokens(10, 16, random.floats(160, 60.0));
+    for softcap in [None, Some(30.0)] {
+        let op = VocabLoss { softcap, chunks: 2, grad };
+        check_sixteen(suite, "large", &op, &inputs, Active { tokens: 10, sequences: 1 });
+    }
+}
+
+#[test]
+fn last_logits_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(79));
+    let all: [&[usize]; 4] = [&[1], &[5, 1, 9], &[33], &[2; 20]];
+    for (lengths, (cols, words)) in all.into_iter().zip([(19, 45), (24, 45), (72, 100), (264, 33)]) {
+        for softcap in [None, Some(2.0)] {
+            let tokens: usize = lengths.iter().sum();
+            let boundaries = Tensor::boundaries(lengths, lengths.len() + 3);
+            let inputs = [random.tokens(tokens + 3, cols), random.fixed(&[words, cols]), boundaries];
+            let active = Active { tokens, sequences: lengths.len() };
+            let op = LastLogits { softcap, sequences: lengths.len() + 3 };
+            // Logits are float32.
+            let rounding = Rounding::none(sums_of(cols));
+            suite.check_sixteen(&format!("{lengths:?}"), op, &inputs, &[0, 1], active, rounding);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Gradient norm, clipping, and several steps of each optimizer beside the textbook's.
 
-use plimsoll_conformance::reference::Array;
-use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Suite, Tensor, compare};
-use plimsoll_graph::Op;
+use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
+use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Rounding, SIXTEEN, Suite, Tensor, compare, unit};
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
+use plimsoll_graph::{DType, Op};
 use plimsoll_runtime::Active;
 
 const LENGTHS: [usize; 6] = [1, 7, 16, 63, 1000, 70_001];
@@ -11,7 +11,6 @@ const LENGTHS: [usize; 6] = [1, 7, 16, 63, 1000, 70_001];
 /// Optimizers do not care how full a micro-batch was.
 const ACTIVE: Active = Active { tokens: 0, sequences: 0 };
 
-// Master copies belong to sixteen-bit parameters, in which no backend trains yet.
 const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, master: false };
 
 fn positive(random: &mut Random, len: usize) -> Tensor {
@@ -185,4 +184,108 @@ fn sgd_over_several_steps() {
         };
         run_course(&course, max_norm as f32, usize::from(mu != 0.0), make, &expected);
     }
+}
+
+/// Types of parameter, gradient and state, and whether there is a master copy, as runs in sixteen bits have them.
+fn kinds() -> impl Iterator<Item = (DType, DType, DType, bool)> {
+    let types =
+        |p| [(p, p, DType::F32), (p, DType::F32, DType::F32), (p, p, DType::BF16), (p, DType::F32, DType::BF16)];
+    SIXTEEN.into_iter().flat_map(types).flat_map(|(p, g, state)| [false, true].map(|master| (p, g, state, master)))
+}
+
+/// With a master copy the parameter is its nearest neighbour; what gathers steps in sixteen bits is rounded by chance,
+/// to the farther neighbour if need be.
+fn gathered(state: DType, master: bool) -> Rounding {
+    let by_chance = !master || state == DType::BF16;
+    Rounding::once(F32_ELEMENTWISE).stores(if by_chance { 2.0 } else { 1.0 })
+}
+
+#[test]
+fn adamw_step_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(96));
+    for (p, g, state, master) in kinds() {
+        for len in [1, 7, 16, 63, 4099] {
+            let hyper = Tensor::fixed(&[4], vec![0.01, 0.19, 0.002, 3.0]);
+            let copy = random.fixed(&[len]);
+            let (gradient, m) = (random.fixed(&[len]).stored(g), random.fixed(&[len]).stored(state));
+            let mut inputs = vec![copy.stored(p), gradient, m, positive(random, len).stored(state), hyper, clip(0.3)];
+            inputs.extend(master.then_some(copy));
+            let name = format!("{len}, gradient {}, state {}, master {master}", g.name(), state.name());
+            suite.check_stored(&name, AdamW { master, ..ADAMW }, &inputs, ACTIVE, gathered(state, master));
+        }
+    }
+}
+
+#[test]
+fn sgd_step_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(97));
+    for (p, g, state, master) in kinds() {
+        for (len, momentum) in [1, 7, 16, 63, 4099].into_iter().flat_map(|len| [(len, 0.0), (len, 0.9)]) {
+            let hyper = Tensor::fixed(&[4], vec![0.05, 1.0, 1.0, 3.0]);
+            let copy = random.fixed(&[len]);
+            let mut inputs = vec![copy.stored(p), random.fixed(&[len]).stored(g), hyper, clip(0.3)];
+            inputs.extend((momentum != 0.0).then(|| random.fixed(&[len]).stored(state)));
+            inputs.extend(master.then_some(copy));
+            let name = format!("{len}, gradient {}, state {}, master {master}", g.name(), state.name());
+            let op = Sgd { momentum, weight_decay: 0.01, master };
+            suite.check_stored(&name, op, &inputs, ACTIVE, gathered(state, master));
+        }
+    }
+}
+
+#[test]
+fn global_norm_of_sixteen_bit_gradients() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(98));
+    for max_norm in [None, Some(0.5)] {
+        let sets: [&[usize]; 4] = [&[1], &[7, 3], &[1000, 1, 64, 20_001], &[33; 40]];
+        for lengths in sets {
+            let mut inputs = vec![Tensor::fixed(&[2], vec![f32::NAN; 2])];
+            inputs.extend(lengths.iter().map(|&len| random.fixed(&[len])));
+            let (name, op) = (format!("{lengths:?}"), GlobalNorm { max_norm });
+            let rounding = Rounding::none(F32_ELEMENTWISE);
+            let all: Vec<usize> = (1..inputs.len()).collect();
+            suite.check_sixteen(&name, op.clone(), &inputs, &all, ACTIVE, rounding);
+            // Gradients of two types in one run.
+            suite.check_sixteen(&name, op, &inputs, &all[..all.len().div_ceil(2)], ACTIVE, rounding);
+        }
+    }
+}
+
+/// Steps far smaller than the distance between neighbours: to the nearest, every one of them would be lost, and moments
+/// would stand still. By chance they are kept on average, within five standard deviations of so many draws.
+#[test]
+fn roundings_by_chance_lose_nothing_on_average() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(99));
+    let len = 40_000;
+    for harness in suite.all_harnesses().filter(|harness| harness.stores_sixteen()) {
+        for dtype in SIXTEEN {
+            let step = 0.2 * unit(dtype) as f32;
+            let hyper = Tensor::fixed(&[4], vec![step, 1.0, 1.0, 3.0]);
+            let all = |x: f32, dtype| Tensor::fixed(&[len], vec![x; len]).stored(dtype);
+            let gradient = Tensor::fixed(&[len], random.floats(len, 0.01).into_iter().map(|x| 0.76 + x).collect());
+            let [m, v] = [all(0.75, DType::BF16), all(0.5, DType::BF16)];
+            let inputs = [all(1.5, dtype), gradient.stored(dtype), m, v, hyper, clip(1.0)];
+            let op = Op::from(AdamW { weight_decay: 0.0, ..ADAMW });
+            let arrays: Vec<Array> = inputs.iter().map(|t| t.array(ACTIVE)).collect();
+            let expected = evaluate(&op, &arrays.iter().collect::<Vec<_>>(), &mut NoDropout);
+            let outputs = harness.run(&op, &inputs, ACTIVE, &Placement::default());
+            for (output, name) in [(0, "parameter"), (2, "first moment"), (3, "second moment")] {
+                let got = outputs[output].array(ACTIVE).data;
+                let pairs = || got.iter().zip(&expected[output].data);
+                let strayed = pairs().map(|(got, want)| got - want).sum::<f64>();
+                // A draw between neighbours strays by at most half of their distance, root mean square.
+                let unit = unit(outputs[output].dtype());
+                let deviation = pairs().map(|(_, want)| (unit * want).powi(2)).sum::<f64>().sqrt();
+                let place = format!("{name} in {} on {}", dtype.name(), harness.name());
+                assert!(strayed.abs() <= 5.0 * deviation, "{place}: off by {strayed}, expected 0 ± {deviation}");
+                let lost = pairs().map(|(_, want)| nearest_difference(*want, outputs[output].dtype())).sum::<f64>();
+                assert!(lost.abs() > 5.0 * deviation, "{place}: the nearest numbers would do as well");
+            }
+        }
+    }
+}
+
+/// What rounding to the nearest does to a number.
+fn nearest_difference(number: f64, dtype: DType) -> f64 {
+    Tensor::fixed(&[1], vec![number as f32]).stored(dtype).array(ACTIVE).data[0] - number
 }

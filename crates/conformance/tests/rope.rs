@@ -1,6 +1,6 @@
 //! Rotary positions, there and back.
 
-use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Suite, Tensor, compare};
+use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Rounding, Suite, Tensor, compare};
 use plimsoll_graph::ops::{Heads, Rope};
 use plimsoll_runtime::Active;
 
@@ -52,5 +52,19 @@ fn there_and_back_is_where_it_was() {
         let inverse = Rope { heads, inverse: true }.into();
         let back = harness.run(&inverse, &[turned, table, positions], active, &Placement::default()).remove(0);
         compare(&back.array(active), &qkv.array(active), F32_ELEMENTWISE).expect("the same rows");
+    }
+}
+
+/// The table of angles stays in float32.
+#[test]
+fn turns_sixteen_bit_rows() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(32));
+    for (heads, rows, tokens) in CASES {
+        for inverse in [false, true] {
+            let inputs =
+                [random.tokens(rows, heads.fused_cols()), table(50, heads.head_dim), random.token_ints(rows, 50)];
+            let (active, rounding) = (Active { tokens, sequences: 1 }, Rounding::once(F32_ELEMENTWISE));
+            suite.check_sixteen(&format!("{heads:?}"), Rope { heads, inverse }, &inputs, &[0], active, rounding);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The loss over pairs of sequences: values, statistics and gradients.
 
-use plimsoll_conformance::{Data, F32_SUMS, Random, Suite, Tensor};
+use plimsoll_conformance::{Data, F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
 use plimsoll_graph::Extent;
 use plimsoll_graph::ops::{LossGrad, PAIR_STATS, PairLoss};
 use plimsoll_runtime::Active;
@@ -91,4 +91,34 @@ fn an_empty_micro_batch_adds_nothing() {
     let grad = Some(LossGrad { weight: true });
     let inputs = inputs(random, &[3, 3], 8, 0, grad);
     suite.check("empty", PairLoss { grad }, &inputs, Active { tokens: 0, sequences: 0 }, 0.0);
+}
+
+/// Loss and statistics are not rounded to anything.
+#[test]
+fn in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(85));
+    let all: [&[usize]; 5] = [&[1, 1], &[3, 1, 1, 4, 9, 9], &[40, 33, 1, 64], &[4, 3, 5, 0, 2, 0, 0, 0], &[2; 40]];
+    for lengths in all {
+        for (cols, spare) in [(1, 0), (7, 3), (64, 0), (131, 5), (1100, 2)] {
+            for grad in GRADS {
+                let inputs = inputs(random, lengths, cols, spare, grad);
+                let active = Active { tokens: lengths.iter().sum(), sequences: lengths.len() };
+                let (name, rounding) = (format!("{lengths:?} x {cols}"), Rounding::once(sums_of(cols)));
+                suite.check_sixteen(&name, PairLoss { grad }, &inputs, &[0, 1], active, rounding);
+                if grad.is_some_and(|grad| grad.weight) {
+                    suite.check_sixteen(&name, PairLoss { grad }, &inputs, &[0, 1, 6], active, rounding);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn large_differences_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(86));
+    let lengths = [2; 20];
+    let mut inputs = inputs(random, &lengths, 16, 0, GRADS[2]);
+    inputs[0] = Tensor::tokens(40, 16, random.floats(640, 300.0));
+    let active = Active { tokens: 40, sequences: 20 };
+    suite.check_sixteen("large", PairLoss { grad: GRADS[2] }, &inputs, &[0, 1], active, Rounding::once(F32_SUMS));
 }

@@ -1,6 +1,7 @@
 use plimsoll_graph::ops::{AdapterUp, AdapterUpGrad};
 
 use super::Array;
+use super::array::{add_scaled, dot};
 
 /// `α·h_j·b_jᵀ` in the columns of each block, zero in the others.
 pub fn adapter_up(op: &AdapterUp, inputs: &[&Array]) -> Array {
@@ -9,11 +10,9 @@ pub fn adapter_up(op: &AdapterUp, inputs: &[&Array]) -> Array {
     let mut y = Array::filled(&[h.rows(), op.0.total], 0.0);
     for token in 0..h.rows() {
         for (block, first_row, first_col) in op.0.places(rank) {
+            let h = &h.row(token)[first_col..first_col + rank];
             for out in 0..block.len {
-                for r in 0..rank {
-                    y.row_mut(token)[block.start + out] +=
-                        f64::from(op.0.alpha) * h.row(token)[first_col + r] * b.row(first_row + out)[r];
-                }
+                y.row_mut(token)[block.start + out] = f64::from(op.0.alpha) * dot(h, b.row(first_row + out));
             }
         }
     }
@@ -29,10 +28,8 @@ pub fn adapter_up_grad(op: &AdapterUpGrad, inputs: &[&Array]) -> Vec<Array> {
         for (block, first_row, first_col) in op.0.places(rank) {
             for out in 0..block.len {
                 let dy = f64::from(op.0.alpha) * dy.row(token)[block.start + out];
-                for r in 0..rank {
-                    dh.row_mut(token)[first_col + r] += dy * b.row(first_row + out)[r];
-                    db.row_mut(first_row + out)[r] += dy * h.row(token)[first_col + r];
-                }
+                add_scaled(&mut dh.row_mut(token)[first_col..first_col + rank], dy, b.row(first_row + out));
+                add_scaled(db.row_mut(first_row + out), dy, &h.row(token)[first_col..first_col + rank]);
             }
         }
     }

@@ -61,3 +61,9 @@ pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len(), "lengths differ");
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }
+
+/// `to += factor·from`.
+pub fn add_scaled(to: &mut [f64], factor: f64, from: &[f64]) {
+    assert_eq!(to.len(), from.len(), "lengths differ");
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from);
+}

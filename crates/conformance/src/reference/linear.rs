@@ -1,6 +1,6 @@
 use plimsoll_graph::ops::{BiasGrad, Dest, Linear, LinearKind};
 
-use super::array::dot;
+use super::array::{add_scaled, dot};
 use super::{Array, MaskSource, dropout_factors};
 
 pub fn linear(op: &Linear, inputs: &[&Array], masks: &mut dyn MaskSource) -> Array {
@@ -44,9 +44,7 @@ fn input_grad(op: &Linear, inputs: &[&Array], factors: &Array, dest: Option<&Arr
     let mut dx = Array::filled(&[dy.rows(), w.cols()], 0.0);
     for token in 0..dy.rows() {
         for out in 0..w.rows() {
-            for feature in 0..w.cols() {
-                dx.row_mut(token)[feature] += f64::from(op.alpha) * dy.row(token)[start + out] * w.row(out)[feature];
-            }
+            add_scaled(dx.row_mut(token), f64::from(op.alpha) * dy.row(token)[start + out], w.row(out));
         }
     }
     let dx = dx.zip(factors, |d, f| d * f);
@@ -60,9 +58,7 @@ fn weight_grad(op: &Linear, inputs: &[&Array], factors: &Array, dest: &Array) ->
     let mut dw = dest.clone();
     for token in 0..dy.rows() {
         for out in 0..dw.rows() {
-            for feature in 0..dw.cols() {
-                dw.row_mut(out)[feature] += f64::from(op.alpha) * dy.row(token)[start + out] * x.row(token)[feature];
-            }
+            add_scaled(dw.row_mut(out), f64::from(op.alpha) * dy.row(token)[start + out], x.row(token));
         }
     }
     dw

@@ -1,7 +1,7 @@
 use plimsoll_graph::ops::{LastLogits, VocabLoss};
 
 use super::Array;
-use super::array::dot;
+use super::array::{add_scaled, dot};
 
 /// A token's logits after the soft cap, and the cap's slope at each.
 fn logits(hidden: &[f64], weight: &Array, softcap: Option<f32>) -> Vec<(f64, f64)> {
@@ -28,10 +28,8 @@ pub fn vocab_loss(op: &VocabLoss, inputs: &[&Array]) -> Vec<Array> {
         loss.data[0] += scale * (lse - logits[target].0);
         for (word, (logit, slope)) in logits.into_iter().enumerate() {
             let d_logit = scale * ((logit - lse).exp() - f64::from(u8::from(word == target))) * slope;
-            for i in 0..hidden.cols() {
-                d_hidden.row_mut(token)[i] += d_logit * weight.row(word)[i];
-                d_weight.row_mut(word)[i] += d_logit * hidden.row(token)[i];
-            }
+            add_scaled(d_hidden.row_mut(token), d_logit, weight.row(word));
+            add_scaled(d_weight.row_mut(word), d_logit, hidden.row(token));
         }
     }
     let mut outputs = vec![loss];
