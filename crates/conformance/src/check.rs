@@ -187,7 +187,7 @@ fn same_bits(
         for (index, (a, b)) in first.iter().zip(&again).enumerate() {
             let (a, b) = (active_bits(a, active, &expected[index]), active_bits(b, active, &expected[index]));
             let differing = a.iter().zip(&b).filter(|(x, y)| x != y).count();
-            assert_eq!(differing, 0, "{place}: output {index} has other bits under {placement:?}");
+            assert_eq!(differing, 0, "{place}: output {index} of {op:?} has other bits under {placement:?}");
         }
     }
 }

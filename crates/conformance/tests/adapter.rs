@@ -123,11 +123,19 @@ fn check_gradient(suite: &mut Suite, random: &mut Random, case: Case, roundings:
     suite.check_sixteen(&name, op, &inputs, &[0, 1, 2, 3], active, once.within(roundings).apart(&[0]));
 }
 
+/// Whether a card has kernels of its own for the case: small ranks, and columns in eights.
+fn has_kernels(&(_, _, rank, blocks, behind): &Case) -> bool {
+    let eights = blocks.iter().all(|(before, len)| before % 8 == 0 && len % 8 == 0) && behind % 8 == 0;
+    eights && rank % 4 == 0 && rank <= 64
+}
+
 #[test]
 fn gradient_in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(44));
     for case in CASES.into_iter().chain(SIXTEEN_CASES) {
-        check_gradient(suite, random, case, 0.0);
+        // A library's product may be rounded before it is added to a gradient in sixteen bits.
+        let roundings = if has_kernels(&case) { 0.0 } else { 1.0 };
+        check_gradient(suite, random, case, roundings);
     }
 }
 

@@ -55,15 +55,12 @@ fn forward(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
     let dtype = same_type(call, &x, &weight)?;
     let first = first_col(op.cols);
     let dest = op.dest_input().map(|at| call.input(at));
-    let onto = match (op.dest, dest) {
-        // Without other columns to keep, the product can read the one matrix and write the other.
-        (Dest::Accumulate, Some(dest)) if op.cols.is_none() => Some(dest),
-        (_, Some(dest)) => {
-            call.carry_over(&dest, &y)?;
-            (op.dest == Dest::Accumulate).then_some(y)
-        }
-        (_, None) => None,
-    };
+    // Sums are always made in place: the library rounds otherwise where it reads the one matrix and writes another, and
+    // where a plan puts them must not show in the bits.
+    if let Some(dest) = dest {
+        call.carry_over(&dest, &y)?;
+    }
+    let onto = (op.dest == Dest::Accumulate).then_some(y);
     let bias = op.bias.then(|| call.input(2));
     let product = |rows: Range<usize>, left: u64| Product {
         rows: rows.len(),
@@ -99,7 +96,10 @@ fn forward(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
 fn input_grad(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
     let (dy, weight, dx) = (call.input(0), call.input(1), call.output(0));
     let dtype = same_type(call, &dy, &weight)?;
-    let dest = op.dest_input().map(|at| call.input(at));
+    let accumulates = op.dest_input().is_some();
+    if let Some(at) = op.dest_input() {
+        call.carry_over(&call.input(at), &dx)?;
+    }
     let product = |rows: Range<usize>| Product {
         rows: rows.len(),
         cols: weight.cols,
@@ -111,7 +111,7 @@ fn input_grad(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
         result: dx.at(rows.start, 0),
         result_stride: dx.cols,
         result_dtype: dx.dtype,
-        onto: dest.map_or(Onto::Nothing, |dest| Onto::Matrix(dest.at(rows.start, 0))),
+        onto: if accumulates { Onto::Matrix(dx.at(rows.start, 0)) } else { Onto::Nothing },
         bias: None,
     };
     // What is summed up before it is masked stays in float32.
@@ -119,11 +119,10 @@ fn input_grad(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
         multiply(call, &product(0..dx.rows), call.workspace())?;
         return Ok(());
     };
-    let Some(dest) = dest else {
+    if !accumulates {
         multiply(call, &product(0..dx.rows), masking.rest)?;
         return masking.mask(call, dx.ptr, dx.ptr, 0..dx.rows, dx.dtype);
-    };
-    call.carry_over(&dest, &dx)?;
+    }
     for rows in masking.runs(dx.rows) {
         let whole = product(rows.clone());
         let into_scratch = Product { result: masking.scratch, result_dtype: DType::F32, onto: Onto::Nothing, ..whole };
