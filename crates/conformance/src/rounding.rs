@@ -122,9 +122,9 @@ pub(crate) fn compare_columns(
     // A part in which everything cancels has no size of its own.
     let largest = entries().map(|(_, _, want)| want.abs()).fold(whole * SMALLEST_PART, f64::max);
     let limit = |want: f64| allowed.of_largest * largest + allowed.of_entry * want.abs() + allowed.least;
-    // A NaN compares false with everything, so it is not asked whether the error is too large.
     let excess = |got: f64, want: f64| if got == want { 0.0 } else { (got - want).abs() / limit(want) };
-    let wrong = entries().filter(|&(_, got, want)| !(excess(got, want) <= 1.0));
+    // A NaN compares false with everything, so it is asked for by name.
+    let wrong = entries().filter(|&(_, got, want)| excess(got, want) > 1.0 || excess(got, want).is_nan());
     let worst = wrong.max_by(|a, b| excess(a.1, a.2).total_cmp(&excess(b.1, b.2)));
     let Some((index, got, want_entry)) = worst else { return Ok(()) };
     Err(format!(

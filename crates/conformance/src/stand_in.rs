@@ -103,7 +103,7 @@ fn widen(step: &Step) -> (Step, usize) {
     let mut widen_buffer = |buffer: &Buffer| {
         let dtype = wide_type(buffer.dtype);
         let bytes = buffer.region.bytes / buffer.dtype.bytes() * dtype.bytes();
-        Buffer { region: place(buffer.region.offset, bytes), dtype, ..buffer.clone() }
+        Buffer { region: place(buffer.region.offset, bytes), dtype, ..*buffer }
     };
     let inputs = step.inputs.iter().map(&mut widen_buffer).collect();
     let outputs = step.outputs.iter().map(&mut widen_buffer).collect();
@@ -143,7 +143,7 @@ impl Backend for StandIn {
     fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError> {
         let (wide, end) = widen(step);
         self.reserve(end)?;
-        let buffers = |step: &Step| step.outputs.iter().chain(&step.inputs).cloned().collect::<Vec<_>>();
+        let buffers = |step: &Step| step.outputs.iter().chain(&step.inputs).copied().collect::<Vec<_>>();
         for (outer, inner) in buffers(step).iter().zip(buffers(&wide)) {
             let bytes = self.widened(outer);
             self.inner.write(inner.region, &bytes)?;

@@ -22,9 +22,10 @@ fn check(suite: &mut Suite, random: &mut Random, case: &Case, size: f64) {
     check_in(DType::F32, suite, random, case, size);
 }
 
-/// The same in a storage type. In sixteen bits, chances are rounded before they meet the values. In the gradients so are
-/// the chances, the scores' gradients, and the `out` that these are made with: of each, less than one rounding is left in
-/// a sum.
+/// The same in a storage type. In sixteen bits, chances are rounded before they meet the values: averaged, that leaves a
+/// third of a rounding. In the gradients so are the chances, the scores' gradients, and the `out` that these are made
+/// with, which leaves up to one. Where one chance is close to all, gradients are differences of nearly equal numbers, and
+/// four to five are left. The allowances are about twice what exact arithmetic with those roundings gives.
 fn check_in(dtype: DType, suite: &mut Suite, random: &mut Random, case: &Case, size: f64) {
     let Case { heads, lengths, window, spare } = *case;
     let tokens: usize = lengths.iter().sum();
@@ -37,13 +38,14 @@ fn check_in(dtype: DType, suite: &mut Suite, random: &mut Random, case: &Case, s
     let name = format!("{heads:?}, lengths {lengths:?}, window {window:?}");
     let inputs = [qkv, boundaries];
     let sums = if dtype == DType::F32 { F32_SUMS } else { sums_of(max_length.max(heads.head_dim)) };
-    suite.check_stored(&name, op.clone(), &inputs, active, Rounding::once(sums).within(1.0).apart(&[1]));
+    suite.check_stored(&name, op.clone(), &inputs, active, Rounding::once(sums).within(0.5).apart(&[1]));
 
     let [out, lse] = saved(op.clone(), &inputs, active).try_into().expect("two outputs");
     let [qkv, boundaries] = inputs;
     let d_out = random.tokens(rows, heads.query_cols()).stored(dtype);
     let inputs = [qkv, out, lse, d_out, boundaries];
-    suite.check_stored(&name, AttentionGrad(op), &inputs, active, Rounding::once(sums).within(3.0));
+    let within = if size > 1.0 { 8.0 } else { 2.0 };
+    suite.check_stored(&name, AttentionGrad(op), &inputs, active, Rounding::once(sums).within(within));
 }
 
 #[test]
