@@ -1,10 +1,13 @@
-use plimsoll_graph::Target;
+use std::io;
+
+use plimsoll_graph::{DType, Target};
 use plimsoll_plan::{GPU_PARTIAL_ROWS, Region, Step};
-use plimsoll_runtime::{Active, Backend, Run, RuntimeError};
+use plimsoll_runtime::{Active, Backend, Draw, Fill, Run, RuntimeError};
 
 use crate::call::Call;
 use crate::device::{Device, MemoryInfo};
 use crate::dispatch;
+use crate::draw;
 use crate::error::CudaError;
 use crate::record::{Recordings, Way};
 use crate::timer::Timer;
@@ -135,8 +138,23 @@ impl Backend for CudaBackend {
             let reason = format!("{} bytes do not fit a region of {}", bytes.len(), region.bytes);
             return Err(RuntimeError::Device { reason });
         }
+        let region = Region { bytes: bytes.len(), ..region };
+        let copied = self.write_with(region, &mut |done, piece| {
+            piece.copy_from_slice(&bytes[done..done + piece.len()]);
+            Ok(())
+        })?;
+        copied.map_err(|error| RuntimeError::Device { reason: error.to_string() })
+    }
+
+    fn write_with(&mut self, region: Region, fill: &mut Fill) -> Result<io::Result<()>, RuntimeError> {
         self.device.bind()?;
-        Ok(self.device.write(self.device.locate(region)?, bytes)?)
+        let at = self.device.locate(region)?;
+        Ok(self.device.write_with(at, region.bytes, fill)?)
+    }
+
+    fn draw(&mut self, region: Region, dtype: DType, draw: Draw) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        draw::draw(&self.device, self.device.locate(region)?, region.bytes, dtype, draw)
     }
 
     fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError> {

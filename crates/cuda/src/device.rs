@@ -1,25 +1,22 @@
 //! A card with its context, its streams, its loaded kernels and the one arena.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::ffi::CString;
+use std::io;
 
 use cudarc::driver::{result, sys};
 use plimsoll_plan::{Place, Region};
 use plimsoll_runtime::RuntimeError;
 
 use crate::blas::Blas;
-use crate::cache::Cache;
 use crate::call::Args;
-use crate::compile::{self, Compiled, Compiler, architecture};
+use crate::compile::architecture;
+use crate::context::Context;
 use crate::error::{CudaError, driver_error, reason};
 use crate::library::{self, Library};
+use crate::modules::Kernels;
+use crate::staging::Staging;
 
-/// The first driver of CUDA 12, which every supported card and library is content with.
-const DRIVER_VERSION_MIN: i32 = 12_000;
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
-/// A kernel gets more shared memory than this only after asking.
-const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
 
 /// Memory of a card as the driver counts it, other processes included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +31,8 @@ pub(crate) struct Device {
     sm_count: u32,
     streams: Streams,
     arena: Option<Arena>,
+    /// Taken with the arena.
+    staging: Option<Staging>,
     kernels: RefCell<Kernels>,
     blas: Blas,
     // Last, because everything above lives in it.
@@ -62,7 +61,17 @@ impl Device {
         context.bind()?;
         let kernels = Kernels::load(&architecture(capability))?;
         let (streams, blas) = (Streams::new()?, Blas::new()?);
-        Ok(Self { name, capability, sm_count, streams, arena: None, kernels: RefCell::new(kernels), blas, context })
+        Ok(Self {
+            name,
+            capability,
+            sm_count,
+            streams,
+            arena: None,
+            staging: None,
+            kernels: RefCell::new(kernels),
+            blas,
+            context,
+        })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -113,6 +122,9 @@ impl Device {
         self.fill(arena.start, 0, arena.bytes)?;
         self.synchronize()?;
         self.arena = Some(arena);
+        if self.staging.is_none() {
+            self.staging = Some(Staging::new()?);
+        }
         Ok(())
     }
 
@@ -178,17 +190,25 @@ impl Device {
             .map_err(driver_error("cuMemsetD8Async"))
     }
 
-    /// Copies in behind everything queued so far. Returns when the host's bytes are no longer needed.
-    pub(crate) fn write(&self, dst: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        // SAFETY: the place was checked to hold the bytes, which live until the stream has been waited for.
-        unsafe { result::memcpy_htod_async(dst, bytes, self.streams.compute) }
-            .map_err(driver_error("cuMemcpyHtoDAsync"))?;
-        self.wait(self.streams.compute)
+    /// Has `fill` write bytes that are copied in behind everything queued so far. A failure of `fill` is the inner
+    /// result.
+    pub(crate) fn write_with(
+        &mut self,
+        dst: u64,
+        bytes: usize,
+        fill: &mut plimsoll_runtime::Fill,
+    ) -> Result<io::Result<()>, CudaError> {
+        match &mut self.staging {
+            Some(staging) => staging.send(dst, bytes, self.streams.compute, fill),
+            None => {
+                Err(CudaError::Driver { call: "a copy to the card".into(), reason: "nothing was allocated".into() })
+            }
+        }
     }
 
     /// Copies out what is there once everything queued so far is done.
     pub(crate) fn read(&self, src: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
-        // SAFETY: as in `write`.
+        // SAFETY: the place was checked to hold the bytes, which live until the stream has been waited for.
         unsafe { result::memcpy_dtoh_async(bytes, src, self.streams.compute) }
             .map_err(driver_error("cuMemcpyDtoHAsync"))?;
         self.wait(self.streams.compute)
@@ -202,60 +222,6 @@ impl Device {
         // SAFETY: the stream lives as long as the device.
         unsafe { result::stream::synchronize(stream) }.map_err(driver_error("a kernel or copy failed"))
     }
-}
-
-/// The card's primary context.
-struct Context {
-    device: sys::CUdevice,
-    handle: sys::CUcontext,
-}
-
-impl Context {
-    fn new(ordinal: usize) -> Result<Self, CudaError> {
-        check_driver()?;
-        result::init().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
-        let count = result::device::get_count().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
-        if count == 0 {
-            return Err(CudaError::NoDevice { reason: "the driver lists none".to_owned() });
-        }
-        if ordinal >= count as usize {
-            return Err(CudaError::NoSuchDevice { ordinal, count: count as usize });
-        }
-        let device = result::device::get(ordinal as i32).map_err(driver_error("cuDeviceGet"))?;
-        // SAFETY: the device exists.
-        let handle =
-            unsafe { result::primary_ctx::retain(device) }.map_err(driver_error("cuDevicePrimaryCtxRetain"))?;
-        Ok(Self { device, handle })
-    }
-
-    fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, CudaError> {
-        // SAFETY: the device exists.
-        unsafe { result::device::get_attribute(self.device, attribute) }
-            .map(|value| value as u32)
-            .map_err(driver_error("cuDeviceGetAttribute"))
-    }
-
-    fn bind(&self) -> Result<(), CudaError> {
-        // SAFETY: retained until dropped.
-        unsafe { result::ctx::set_current(self.handle) }.map_err(driver_error("cuCtxSetCurrent"))
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: retained once, released once.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
-    }
-}
-
-fn check_driver() -> Result<(), CudaError> {
-    let mut found = 0;
-    // SAFETY: writes one integer; needs no initialisation.
-    unsafe { sys::cuDriverGetVersion(&raw mut found) }.result().map_err(driver_error("cuDriverGetVersion"))?;
-    if found < DRIVER_VERSION_MIN {
-        return Err(CudaError::DriverTooOld { found, needed: DRIVER_VERSION_MIN });
-    }
-    Ok(())
 }
 
 /// One queue for kernels, one for copies in each direction.
@@ -282,88 +248,6 @@ impl Drop for Streams {
         for stream in self.all() {
             // SAFETY: created once, destroyed once.
             let _ = unsafe { result::stream::destroy(stream) };
-        }
-    }
-}
-
-/// Loaded modules and the functions looked up so far.
-struct Kernels {
-    compiler: Compiler,
-    modules: HashMap<&'static str, sys::CUmodule>,
-    functions: HashMap<&'static str, HashMap<String, Function>>,
-}
-
-#[derive(Clone, Copy)]
-struct Function {
-    handle: sys::CUfunction,
-    /// Dynamic shared memory it may be given.
-    shared_bytes_max: u32,
-}
-
-impl Kernels {
-    /// Loads everything but attention, of which a model uses one kind of many: that comes with its first launch.
-    fn load(arch: &str) -> Result<Self, CudaError> {
-        let compiler = Compiler::new(arch, Cache::of_user())?;
-        let mut modules = HashMap::new();
-        for compiled in compiler.several(compile::modules().filter(|name| !name.starts_with("attention")))? {
-            modules.insert(compiled.module, load(&compiled)?);
-        }
-        Ok(Self { compiler, modules, functions: HashMap::new() })
-    }
-
-    fn module(&mut self, module: &'static str) -> Result<sys::CUmodule, CudaError> {
-        if let Some(&loaded) = self.modules.get(module) {
-            return Ok(loaded);
-        }
-        let loaded = load(&self.compiler.module(module)?)?;
-        self.modules.insert(module, loaded);
-        Ok(loaded)
-    }
-
-    fn function(
-        &mut self,
-        module: &'static str,
-        kernel: &str,
-        shared_bytes: u32,
-    ) -> Result<sys::CUfunction, CudaError> {
-        let known = self.functions.get(module).and_then(|functions| functions.get(kernel)).copied();
-        if let Some(function) = known.filter(|function| shared_bytes <= function.shared_bytes_max) {
-            return Ok(function.handle);
-        }
-        let handle = match known {
-            Some(function) => function.handle,
-            None => look_up(self.module(module)?, module, kernel)?,
-        };
-        if shared_bytes > SHARED_BYTES_DEFAULT {
-            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function's module stays loaded.
-            unsafe { result::function::set_function_attribute(handle, attribute, shared_bytes as i32) }
-                .map_err(driver_error(format!("{shared_bytes} bytes of shared memory for {module}.{kernel}")))?;
-        }
-        let function = Function { handle, shared_bytes_max: shared_bytes.max(SHARED_BYTES_DEFAULT) };
-        self.functions.entry(module).or_default().insert(kernel.to_owned(), function);
-        Ok(handle)
-    }
-}
-
-fn load(compiled: &Compiled) -> Result<sys::CUmodule, CudaError> {
-    // SAFETY: the image is a complete cubin; the driver copies it.
-    unsafe { result::module::load_data(compiled.cubin.as_ptr().cast()) }
-        .map_err(driver_error(format!("loading kernels/{}.cu", compiled.module)))
-}
-
-fn look_up(loaded: sys::CUmodule, module: &str, kernel: &str) -> Result<sys::CUfunction, CudaError> {
-    let name = CString::new(kernel)
-        .map_err(|_| CudaError::Driver { call: format!("{module}.{kernel}"), reason: "no such kernel".to_owned() })?;
-    // SAFETY: the module stays loaded.
-    unsafe { result::module::get_function(loaded, name) }.map_err(driver_error(format!("{module}.{kernel}")))
-}
-
-impl Drop for Kernels {
-    fn drop(&mut self) {
-        for &module in self.modules.values() {
-            // SAFETY: loaded once, unloaded once, after the last launch.
-            let _ = unsafe { result::module::unload(module) };
         }
     }
 }

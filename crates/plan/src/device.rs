@@ -33,6 +33,8 @@ pub struct DeviceProfile {
     pub context_bytes: u64,
     /// The same on the host's side.
     pub host_process_bytes: u64,
+    /// Page-locked host memory through which bytes go to the device.
+    pub staging_bytes: u64,
     pub target: Target,
     /// Sixteen-bit type the device computes in.
     pub native16: DType,
@@ -63,6 +65,7 @@ impl DeviceProfile {
             half_rate_tokens: 16.0,
             context_bytes: 0,
             host_process_bytes: CPU_PROCESS_BYTES,
+            staging_bytes: 0,
             target: Target::cpu(threads),
             native16: DType::BF16,
         }
@@ -75,6 +78,9 @@ const CPU_PROCESS_BYTES: u64 = 32 << 20;
 /// Two blocks of threads on each multiprocessor of the largest cards. The same for all of them, so
 /// that sums have one order whatever the card.
 pub const GPU_PARTIAL_ROWS: usize = 256;
+
+/// Two pieces that are large enough to keep the bus busy: one is on its way while the other is filled.
+pub const GPU_STAGING_BYTES: usize = 32 << 20;
 
 /// One row of the table: name, GiB, sixteen-bit and float32 TFLOP/s of products, memory GB/s, bus GB/s.
 struct Card {
@@ -127,6 +133,7 @@ impl Card {
             half_rate_tokens: (self.tflops16 / 4.0).clamp(16.0, 256.0),
             context_bytes: 512 << 20,
             host_process_bytes: 512 << 20,
+            staging_bytes: GPU_STAGING_BYTES as u64,
             target: Target { workers: 1, partial_rows: GPU_PARTIAL_ROWS, matmul_workspace_bytes: 32 << 20 },
             native16: self.native16,
         }

@@ -18,7 +18,7 @@ mod time;
 pub mod verify;
 
 pub use assemble::{Plan, assemble};
-pub use device::{Backing, DeviceProfile, GPU_PARTIAL_ROWS, device_names, known_device};
+pub use device::{Backing, DeviceProfile, GPU_PARTIAL_ROWS, GPU_STAGING_BYTES, device_names, known_device};
 pub use error::PlanError;
 pub use recompute::Drops;
 pub use report::{Alternative, Categories, DeviceReport, HostReport, Predicted, Report};

@@ -430,7 +430,7 @@ impl<'a> Search<'a> {
         let mut host = HostCategories {
             process: fixed.host_process_bytes,
             offload: 0,
-            pinned: 0,
+            pinned: self.request.device.staging_bytes,
             data: fixed.host_data_bytes,
             arena: None,
         };
@@ -474,7 +474,7 @@ impl<'a> Search<'a> {
 
     fn alternative(&self, name: String, candidate: &Candidate, chosen: bool) -> Alternative {
         let fixed = self.request.fixed;
-        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes;
+        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes + self.request.device.staging_bytes;
         let (gpu_bytes, host_bytes) = match self.request.device.backing {
             Backing::Gpu => (candidate.arena_bytes + fixed.gpu_context_bytes, host_fixed),
             Backing::Host => (0, candidate.arena_bytes + host_fixed),

@@ -44,13 +44,15 @@ impl Ask {
 
     fn with_pins(&self, bytes: u64, goal: Goal, pins: Pins) -> Result<Chosen, PlanError> {
         let build = |batch, chunks| Ok(decoders::program(&self.config, &self.recipe, batch, chunks));
+        let staging = self.device.staging_bytes;
         plan(&Request {
             build: &build,
             sequences: self.sequences,
             group: self.recipe.head.group(),
             max_length: self.max_length,
             device: &self.device,
-            budgets: Budgets { gpu_bytes: bytes, host_bytes: bytes },
+            // On a card, the host's staging is beside the budget that is asked about.
+            budgets: Budgets { gpu_bytes: bytes, host_bytes: if bytes == 0 { 0 } else { bytes + staging } },
             fixed: Fixed {
                 gpu_context_bytes: self.device.context_bytes,
                 host_process_bytes: 1 << 20,

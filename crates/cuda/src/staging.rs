@@ -1,0 +1,102 @@
+//! Page-locked host memory through which bytes go to the card: while one half is on its way the other is filled, and
+//! what is small lies one behind another, so that nobody waits for a copy that still has room behind it.
+
+use std::io;
+
+use cudarc::driver::{result, sys};
+use plimsoll_plan::GPU_STAGING_BYTES;
+use plimsoll_runtime::Fill;
+
+use crate::error::{CudaError, driver_error};
+
+const HALF_BYTES: usize = GPU_STAGING_BYTES / 2;
+/// Pieces begin at multiples of it.
+const ALIGNMENT: usize = 64;
+
+pub(crate) struct Staging {
+    base: *mut u8,
+    halves: [Half; 2],
+    /// The half that is being filled, and how much of it is taken.
+    current: usize,
+    taken: usize,
+}
+
+struct Half {
+    /// Passed once everything that was copied from this half has arrived.
+    empty: sys::CUevent,
+    on_its_way: bool,
+}
+
+impl Staging {
+    pub(crate) fn new() -> Result<Self, CudaError> {
+        let half = || {
+            let empty = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+                .map_err(driver_error("cuEventCreate"))?;
+            Ok(Half { empty, on_its_way: false })
+        };
+        let halves = [half()?, half()?];
+        // Not write-combined memory: whoever fills a piece may read it too, which would crawl.
+        // SAFETY: freed by `drop` alone; bytes are written before they are copied.
+        let base = unsafe { result::malloc_host(GPU_STAGING_BYTES, 0) }
+            .map_err(driver_error(format!("{GPU_STAGING_BYTES} bytes of page-locked host memory")))?;
+        Ok(Self { base: base.cast(), halves, current: 0, taken: 0 })
+    }
+
+    /// Has `fill` write the bytes, piece by piece, and queues their copies.
+    pub(crate) fn send(
+        &mut self,
+        dst: u64,
+        bytes: usize,
+        stream: sys::CUstream,
+        fill: &mut Fill,
+    ) -> Result<io::Result<()>, CudaError> {
+        let mut done = 0;
+        while done < bytes {
+            let count = (bytes - done).min(HALF_BYTES);
+            let piece = self.reserve(count, stream)?;
+            if let Err(error) = fill(done, piece) {
+                return Ok(Err(error));
+            }
+            // SAFETY: the caller checked the place; the piece is not touched before its half's event has passed.
+            unsafe { result::memcpy_htod_async(dst + done as u64, piece, stream) }
+                .map_err(driver_error("cuMemcpyHtoDAsync"))?;
+            done += count;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Memory that no copy reads any more.
+    fn reserve(&mut self, bytes: usize, stream: sys::CUstream) -> Result<&mut [u8], CudaError> {
+        if self.taken + bytes > HALF_BYTES {
+            let left = &mut self.halves[self.current];
+            // SAFETY: event and stream live.
+            unsafe { result::event::record(left.empty, stream) }.map_err(driver_error("cuEventRecord"))?;
+            left.on_its_way = true;
+            self.current = 1 - self.current;
+            self.taken = 0;
+            let entered = &mut self.halves[self.current];
+            if entered.on_its_way {
+                // SAFETY: the event was recorded.
+                unsafe { result::event::synchronize(entered.empty) }
+                    .map_err(driver_error("a kernel or copy failed"))?;
+                entered.on_its_way = false;
+            }
+        }
+        let start = self.current * HALF_BYTES + self.taken;
+        self.taken = (self.taken + bytes).next_multiple_of(ALIGNMENT);
+        // SAFETY: inside the allocation; earlier copies from this part have arrived, as waited for above.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.base.add(start), bytes) })
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: each made once and given back once; the device waits for its queues before it lets go.
+        unsafe {
+            let _ = result::free_host(self.base.cast());
+            for half in &self.halves {
+                let _ = result::event::destroy(half.empty);
+            }
+        }
+    }
+}
