@@ -83,7 +83,13 @@ pub fn fit(
         let batches = session.pack(&examples)?;
         let data_wait = began.elapsed();
         let lr = task.rate.at(step);
-        let result = session.update(&batches, step, lr)?;
+        let result = match session.update(&batches, step, lr) {
+            Err(error) if error.leaves_weights() && step > 1 => {
+                save(session, task, step - 1, best, &mut watch)?;
+                return Err(error);
+            }
+            updated => updated?,
+        };
         let took = began.elapsed();
         let event = Event::Step(StepEvent {
             step,
