@@ -39,7 +39,7 @@ __device__ __forceinline__ float quarter_sine(float x) {
     const float square = __fmul_rn(x, x);
     float series = -3.5988432e-6f;
     series = __fadd_rn(__fmul_rn(series, square), 1.6044118e-4f);
-    series = __fadd_rn(__fmul_rn(series, square), -4.6817541e-3f);
+    series = __fadd_rn(__fmul_rn(series, square), -4.681754e-3f);
     series = __fadd_rn(__fmul_rn(series, square), 7.9692626e-2f);
     series = __fadd_rn(__fmul_rn(series, square), -0.6459641f);
     series = __fadd_rn(__fmul_rn(series, square), 1.5707964f);

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 
 use cudarc::nvrtc::{result, sys};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, hash};
 use crate::error::CudaError;
 use crate::library::{self, Library};
 
@@ -54,6 +54,12 @@ const HEADERS: &[(&str, &str)] = kernel_files![
 /// Names of all modules.
 pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
     SOURCES.iter().map(|(file, _)| file.trim_end_matches(".cu"))
+}
+
+/// Tells one set of kernels from another.
+pub(crate) fn sources_hash() -> u64 {
+    let texts: Vec<&str> = SOURCES.iter().chain(HEADERS).map(|(_, text)| *text).collect();
+    hash(texts.join("\n").as_bytes())
 }
 
 /// The headers a source includes, and those they include.

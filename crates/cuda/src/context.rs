@@ -13,18 +13,22 @@ pub(crate) struct Context {
     handle: sys::CUcontext,
 }
 
+/// The card of that number, before anything is taken of it.
+pub(crate) fn find_card(ordinal: usize) -> Result<sys::CUdevice, CudaError> {
+    check_driver()?;
+    result::init().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
+    let count = result::device::get_count().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
+    if count == 0 {
+        return Err(CudaError::NoDevice { reason: "the driver lists none".to_owned() });
+    }
+    if ordinal >= count as usize {
+        return Err(CudaError::NoSuchDevice { ordinal, count: count as usize });
+    }
+    result::device::get(ordinal as i32).map_err(driver_error("cuDeviceGet"))
+}
+
 impl Context {
-    pub(crate) fn new(ordinal: usize) -> Result<Self, CudaError> {
-        check_driver()?;
-        result::init().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
-        let count = result::device::get_count().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
-        if count == 0 {
-            return Err(CudaError::NoDevice { reason: "the driver lists none".to_owned() });
-        }
-        if ordinal >= count as usize {
-            return Err(CudaError::NoSuchDevice { ordinal, count: count as usize });
-        }
-        let device = result::device::get(ordinal as i32).map_err(driver_error("cuDeviceGet"))?;
+    pub(crate) fn new(device: sys::CUdevice) -> Result<Self, CudaError> {
         // SAFETY: the device exists.
         let handle =
             unsafe { result::primary_ctx::retain(device) }.map_err(driver_error("cuDevicePrimaryCtxRetain"))?;
@@ -51,10 +55,16 @@ impl Drop for Context {
     }
 }
 
-fn check_driver() -> Result<(), CudaError> {
+/// Such as 13000 for CUDA 13.0; 0 where the driver does not tell.
+pub(crate) fn driver_version() -> i32 {
     let mut found = 0;
     // SAFETY: writes one integer; needs no initialisation.
-    unsafe { sys::cuDriverGetVersion(&raw mut found) }.result().map_err(driver_error("cuDriverGetVersion"))?;
+    let status = unsafe { sys::cuDriverGetVersion(&raw mut found) };
+    status.result().map_or(0, |()| found)
+}
+
+fn check_driver() -> Result<(), CudaError> {
+    let found = driver_version();
     if found < DRIVER_VERSION_MIN {
         return Err(CudaError::DriverTooOld { found, needed: DRIVER_VERSION_MIN });
     }

@@ -10,11 +10,13 @@ use plimsoll_runtime::RuntimeError;
 use crate::blas::Blas;
 use crate::call::Args;
 use crate::compile::architecture;
-use crate::context::Context;
+use crate::context::{Context, driver_version, find_card};
 use crate::error::{CudaError, driver_error, reason};
 use crate::library::{self, Library};
 use crate::modules::Kernels;
 use crate::staging::Staging;
+use crate::timer::Timer;
+use crate::usage::Usage;
 
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
@@ -35,6 +37,8 @@ pub(crate) struct Device {
     staging: Option<Staging>,
     kernels: RefCell<Kernels>,
     blas: Blas,
+    usage: Usage,
+    footprint: Vec<(&'static str, u64)>,
     // Last, because everything above lives in it.
     context: Context,
 }
@@ -48,7 +52,9 @@ impl Device {
     /// for itself is taken before the arena is.
     pub(crate) fn new(ordinal: usize) -> Result<Self, CudaError> {
         library::require(&[Library::Driver, Library::Nvrtc, Library::BlasLt])?;
-        let context = Context::new(ordinal)?;
+        let card = find_card(ordinal)?;
+        let usage = Usage::new(card);
+        let context = Context::new(card).map_err(|error| crowded(error, &usage))?;
         let name = result::device::get_name(context.device).map_err(driver_error("cuDeviceGetName"))?;
         let capability = (
             context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -59,8 +65,16 @@ impl Device {
         }
         let sm_count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         context.bind()?;
+        let mut footprint = Vec::new();
+        let mut note = |what| -> Result<(), CudaError> {
+            footprint.push((what, usage.ours(memory_of_card()?).bytes));
+            Ok(())
+        };
+        note("context")?;
         let kernels = Kernels::load(&architecture(capability))?;
+        note("kernels")?;
         let (streams, blas) = (Streams::new()?, Blas::new()?);
+        note("products")?;
         Ok(Self {
             name,
             capability,
@@ -70,6 +84,8 @@ impl Device {
             staging: None,
             kernels: RefCell::new(kernels),
             blas,
+            usage,
+            footprint,
             context,
         })
     }
@@ -100,8 +116,46 @@ impl Device {
     }
 
     pub(crate) fn memory(&self) -> Result<MemoryInfo, CudaError> {
-        let (free_bytes, total_bytes) = result::mem_get_info().map_err(driver_error("cuMemGetInfo"))?;
-        Ok(MemoryInfo { free_bytes, total_bytes })
+        memory_of_card()
+    }
+
+    pub(crate) fn footprint(&self) -> &[(&'static str, u64)] {
+        &self.footprint
+    }
+
+    /// All that rates depend on: the card, the driver, the libraries, the kernels.
+    pub(crate) fn profile_key(&self) -> String {
+        let driver = self.usage.driver_version().unwrap_or_else(|| driver_version().to_string());
+        // SAFETY: asks for a number; the library was required when the device was made.
+        let blas = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
+        let kernels = crate::compile::sources_hash();
+        let version = env!("CARGO_PKG_VERSION");
+        format!("{} / driver {driver} / cuBLASLt {blas} / kernels {kernels:016x} / plimsoll {version}", self.name)
+    }
+
+    /// Bytes per second inside the card, to it and from it, over what lies in the arena and in staging memory.
+    pub(crate) fn copy_rates(&mut self, bytes: usize) -> Result<(f64, f64, f64), CudaError> {
+        self.synchronize()?;
+        let (stream, half) = (self.streams.compute, bytes / 2);
+        let (Some(arena), Some(staging)) = (&self.arena, &self.staging) else { return Ok((0.0, 0.0, 0.0)) };
+        let timer = Timer::new()?;
+        let rate = |bytes: usize, ms: f32| bytes as f64 / f64::from(ms).max(1e-6) * 1e3;
+        let inside = || self.copy(arena.start, arena.start + half as u64, half);
+        inside()?;
+        let inside = rate(half, timer.time(stream, inside)?);
+        let [to, from] = staging.rates(arena.start, stream, &timer)?;
+        Ok((inside, to, from))
+    }
+
+    /// Gives the arena back, for another one to be taken.
+    pub(crate) fn release_arena(&mut self) -> Result<(), CudaError> {
+        self.synchronize()?;
+        self.arena = None;
+        Ok(())
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Takes the arena, zeroed. The only allocation of device memory there is.
@@ -114,7 +168,9 @@ impl Device {
             free: memory.free_bytes,
             total: memory.total_bytes,
             reason,
+            others: self.usage.others(),
         };
+        // Asked first: where the driver lends host memory as the card's, a request beyond what is free succeeds.
         if bytes > memory.free_bytes {
             return Err(refused("the plan needs more".to_owned()));
         }
@@ -270,6 +326,22 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated once, freed once; the device waits for its queues before it lets go.
         let _ = unsafe { result::free_sync(self.start) };
+    }
+}
+
+/// Of the card whose context is current.
+fn memory_of_card() -> Result<MemoryInfo, CudaError> {
+    let (free_bytes, total_bytes) = result::mem_get_info().map_err(driver_error("cuMemGetInfo"))?;
+    Ok(MemoryInfo { free_bytes, total_bytes })
+}
+
+/// A context that cannot be made for want of memory says who has it.
+fn crowded(error: CudaError, usage: &Usage) -> CudaError {
+    match error {
+        CudaError::Driver { call, reason } if reason.contains("OUT_OF_MEMORY") => {
+            CudaError::Crowded { call, others: usage.others() }
+        }
+        other => other,
     }
 }
 

@@ -8,6 +8,7 @@ use plimsoll_plan::GPU_STAGING_BYTES;
 use plimsoll_runtime::Fill;
 
 use crate::error::{CudaError, driver_error};
+use crate::timer::Timer;
 
 const HALF_BYTES: usize = GPU_STAGING_BYTES / 2;
 /// Pieces begin at multiples of it.
@@ -63,6 +64,29 @@ impl Staging {
             done += count;
         }
         Ok(Ok(()))
+    }
+
+    /// Bytes per second to and from the card at `address`, with no copy under way.
+    pub(crate) fn rates(&self, address: u64, stream: sys::CUstream, timer: &Timer) -> Result<[f64; 2], CudaError> {
+        // SAFETY: inside the allocation, which nobody else uses now; the timer waits for the copies.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.base, HALF_BYTES) };
+        let mut rates = [0.0; 2];
+        for (index, rate) in rates.iter_mut().enumerate() {
+            let mut copy = || {
+                // SAFETY: the arena has as many bytes at the address as a half of this.
+                let copied = unsafe {
+                    match index {
+                        0 => result::memcpy_htod_async(address, bytes, stream),
+                        _ => result::memcpy_dtoh_async(bytes, address, stream),
+                    }
+                };
+                copied.map_err(driver_error("a copy between host and card"))
+            };
+            timer.time(stream, &mut copy)?;
+            let ms = timer.time(stream, &mut copy)?;
+            *rate = HALF_BYTES as f64 / f64::from(ms).max(1e-6) * 1e3;
+        }
+        Ok(rates)
     }
 
     /// Memory that no copy reads any more.

@@ -39,6 +39,34 @@ pub enum Run {
     Sample,
 }
 
+/// Whose memory a figure counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// This process's, by the driver.
+    Process,
+    /// All that came to be in use on the device since before this process used it, whoever took it.
+    SinceStart,
+    /// Everyone's on the device.
+    Device,
+}
+
+impl Counted {
+    pub fn name(self) -> &'static str {
+        match self {
+            Counted::Process => "process",
+            Counted::SinceStart => "since start",
+            Counted::Device => "device",
+        }
+    }
+}
+
+/// Device memory in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    pub bytes: u64,
+    pub counted: Counted,
+}
+
 /// A device: one arena, taken once, and the operators over it. Nothing else allocates device memory.
 pub trait Backend: Send {
     fn name(&self) -> &str;
@@ -65,8 +93,8 @@ pub trait Backend: Send {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Device memory in use as the driver counts it, other users included; `None` where the arena is host memory.
-    fn used_bytes(&self) -> Option<u64> {
+    /// Device memory in use by this process; `None` where the arena is host memory.
+    fn used(&self) -> Option<Used> {
         None
     }
 

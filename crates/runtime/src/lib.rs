@@ -4,9 +4,10 @@ mod backend;
 mod draw;
 mod error;
 mod executor;
+pub mod single_step;
 pub mod weights;
 
-pub use backend::{Active, Backend, Fill, Run};
+pub use backend::{Active, Backend, Counted, Fill, Run, Used};
 pub use draw::{Distribution, Draw, mix};
 pub use error::RuntimeError;
 pub use executor::Executor;
