@@ -106,6 +106,23 @@ fn cuda(ordinal: usize, mode: Mode, anew: bool) -> Result<Present, CudaError> {
     Ok(Present { backend: Box::new(backend), profile, notes, card })
 }
 
+/// The first card that works; where none does, why the first one does not.
+fn first_card(mode: Mode, anew: bool) -> Result<Present, CudaError> {
+    let first = match cuda(0, mode, anew) {
+        // Without a driver, its libraries or a visible card there is no second one to try.
+        Err(error @ (CudaError::CardTooOld { .. } | CudaError::Crowded { .. } | CudaError::Driver { .. })) => error,
+        answer => return answer,
+    };
+    for ordinal in 1.. {
+        match cuda(ordinal, mode, anew) {
+            Err(CudaError::NoSuchDevice { .. }) => break,
+            Err(_) => {}
+            present => return present,
+        }
+    }
+    Err(first)
+}
+
 fn counted_words(counted: Counted) -> &'static str {
     match counted {
         Counted::Process => "process alone",
@@ -120,7 +137,7 @@ pub fn present(resolved: &Resolved, anew: bool) -> Result<Present, Failure> {
     let mode = resolved.run.mode;
     match named(name) {
         Named::Cpu => cpu(),
-        Named::Auto => cuda(0, mode, anew).or_else(|error| {
+        Named::Auto => first_card(mode, anew).or_else(|error| {
             let mut present = cpu()?;
             present.notes.push(format!("running on the CPU: {}", error.brief()));
             Ok(present)

@@ -147,10 +147,10 @@ impl Device {
         Ok((inside, to, from))
     }
 
-    /// Gives the arena back, for another one to be taken.
+    /// Gives the arena and the staging memory back, for others to be taken.
     pub(crate) fn release_arena(&mut self) -> Result<(), CudaError> {
         self.synchronize()?;
-        self.arena = None;
+        (self.arena, self.staging) = (None, None);
         Ok(())
     }
 

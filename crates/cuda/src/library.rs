@@ -125,10 +125,11 @@ impl Opened {
 
 /// Opens the first library of these names that there is.
 pub(crate) fn open_optional(names: &[&str]) -> Option<Opened> {
-    let folders = own_folders().chain(DRIVER_FOLDERS.map(PathBuf::from));
-    let in_folders = folders.flat_map(|folder| names.iter().map(move |name| folder.join(name)).collect::<Vec<_>>());
-    let paths = names.iter().map(PathBuf::from).chain(in_folders.filter(|path| path.is_file()));
-    paths.into_iter().find_map(|path| {
+    let in_folder = |folder: PathBuf| names.iter().map(move |name| folder.join(name)).filter(|path| path.is_file());
+    let own = own_folders().flat_map(in_folder);
+    let elsewhere = DRIVER_FOLDERS.iter().map(PathBuf::from).flat_map(in_folder);
+    let mut paths = own.chain(names.iter().map(PathBuf::from)).chain(elsewhere);
+    paths.find_map(|path| {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
         // SAFETY: as in `open_file`.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

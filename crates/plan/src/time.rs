@@ -71,7 +71,17 @@ fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> (&'static str, 
         Op::VocabLoss(loss) => loss_seconds(loss, io, device),
         _ => other_seconds(op, io, device),
     };
-    (limit, seconds + device.launch_s)
+    (limit, seconds + launch_seconds(op, device))
+}
+
+/// Tensors that a GPU updates in one launch.
+const UPDATES_PER_LAUNCH: f64 = 72.0;
+
+fn launch_seconds(op: &Op, device: &DeviceProfile) -> f64 {
+    match (op, device.backing) {
+        (Op::AdamW(_) | Op::Sgd(_), Backing::Gpu) => device.launch_s / UPDATES_PER_LAUNCH,
+        _ => device.launch_s,
+    }
 }
 
 fn longer(limit: &'static str, compute_s: f64, traffic_s: f64) -> (&'static str, f64) {
@@ -176,4 +186,109 @@ pub fn loss_bytes(op: &VocabLoss, io: &Io) -> f64 {
     let logits = (io.inputs[0].shape.rows() * io.inputs[1].shape.rows()) as f64;
     let gradient = if op.grad.is_some() { 4 + io.inputs[0].dtype.bytes() } else { 0 };
     logits * (4 + 4 + gradient) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use plimsoll_graph::ops::Add;
+    use plimsoll_graph::{DType, Extent, Shape};
+
+    use super::*;
+    use crate::{AttentionRate, CardRates, ProductGrid};
+
+    const LAUNCH_S: f64 = 2e-6;
+
+    fn device() -> DeviceProfile {
+        let rates = |rate: f64| ProductGrid {
+            rows: vec![256, 4096],
+            cols: vec![1024],
+            inner: vec![1024],
+            flops_per_s: vec![rate / 2.0, rate],
+        };
+        let operators = [("add", 2e12), ("linear_down", 1e12), ("vocab_loss", 4e12)];
+        let rates = CardRates {
+            products16: rates(500e12),
+            products32: rates(40e12),
+            attention: vec![AttentionRate { length: 512, forward_flops_per_s: 2e14, gradient_flops_per_s: 1e14 }],
+            operators: operators.into_iter().map(|(name, rate)| (name.to_owned(), rate)).collect::<BTreeMap<_, _>>(),
+            copy_bytes_per_s: 2e12,
+            to_device_bytes_per_s: 5e10,
+            from_device_bytes_per_s: 4e10,
+            launch_s: LAUNCH_S,
+            late_bytes: 0,
+            recorded_bytes_per_launch: 1024.0,
+        };
+        DeviceProfile::unknown_gpu().with_measured(Arc::new(rates))
+    }
+
+    fn value(dims: &[usize], dtype: DType) -> Value {
+        Value {
+            name: String::new(),
+            shape: Shape::new(dims),
+            dtype,
+            role: Role::Activation,
+            extent: Extent::Fixed,
+            layer: None,
+            class: Class::NONE,
+            slot: None,
+        }
+    }
+
+    /// Seconds of an operator on inputs of these shapes, without the launch.
+    fn seconds(op: impl Into<Op>, inputs: &[Value]) -> (&'static str, f64) {
+        let op = op.into();
+        let inputs: Vec<&Value> = inputs.iter().collect();
+        let outputs = op.outputs(&inputs).expect("shapes agree");
+        let io = Io { inputs, outputs: outputs.iter().collect() };
+        let (limit, seconds) = operator_seconds(&op, &io, &device());
+        (limit, seconds - LAUNCH_S)
+    }
+
+    #[track_caller]
+    fn check(found: (&'static str, f64), limit: &str, expected_s: f64) {
+        assert_eq!(found.0, limit);
+        assert!((found.1 / expected_s - 1.0).abs() < 1e-6, "{} s, not {expected_s}", found.1);
+    }
+
+    #[test]
+    fn measured_rates_go_by_shape_and_type() {
+        let product = |rows, dtype| [value(&[rows, 8192], dtype), value(&[8192, 8192], dtype)];
+        let flops = |rows: f64| 2.0 * rows * 8192.0 * 8192.0;
+        check(seconds(Linear::forward(), &product(4096, DType::BF16)), "matmul", flops(4096.0) / 500e12);
+        check(seconds(Linear::forward(), &product(4096, DType::F32)), "matmul", flops(4096.0) / 40e12);
+        // Halfway on a logarithmic scale between 256 and 4096.
+        check(
+            seconds(Linear::forward(), &product(1024, DType::BF16)),
+            "matmul",
+            flops(1024.0) / (500e12 / 2f64.sqrt()),
+        );
+    }
+
+    #[test]
+    fn narrow_products_and_sums_go_by_their_bytes() {
+        let tokens = || value(&[4096, 4096], DType::BF16);
+        let wide = 4096.0 * 4096.0 * 2.0;
+        check(seconds(Add, &[tokens(), tokens()]), "memory", 3.0 * wide / 2e12);
+        let narrow = 2.0 * 4096.0 * 16.0 * 2.0;
+        let down = seconds(Linear::forward(), &[tokens(), value(&[16, 4096], DType::BF16)]);
+        check(down, "memory", (wide + narrow) / 1e12);
+    }
+
+    /// Twice the products, one after another, and the passes over the logits on top of them.
+    #[test]
+    fn the_loss_is_products_and_passes() {
+        let op = VocabLoss { softcap: None, chunks: 1, grad: Some(LossGrad { weight: false }) };
+        let inputs = [
+            value(&[4096, 1024], DType::BF16),
+            value(&[32_000, 1024], DType::BF16),
+            value(&[4096], DType::I32),
+            value(&[1], DType::F32),
+            value(&[1], DType::F64),
+        ];
+        let logits = 4096.0 * 32_000.0;
+        check(seconds(op, &inputs), "matmul", 2.0 * 2.0 * logits * 1024.0 / 500e12 + logits * 14.0 / 4e12);
+    }
 }

@@ -2,6 +2,9 @@
 //! driver, if there is one, is told to show none.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
 
 use crate::support::{SHAPE, Said, World};
 
@@ -78,7 +81,103 @@ fn loaded_library() -> PathBuf {
     PathBuf::from(found.expect("every Rust program has one of them"))
 }
 
-/// A card that cannot be planned for is not a budget problem, and a mode beside another costs what it says.
+/// Compiles one of `fakes/` under the name by which it is looked for.
+fn compile(source: &str, library: &str, definitions: &[&str], folder: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/fakes").join(source);
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", &format!("-Wl,-soname,{library}"), "-o"])
+        .arg(folder.join(library))
+        .args(definitions)
+        .arg(source)
+        .status();
+    assert!(status.expect("a C compiler, as the build needs one").success(), "{library}");
+}
+
+/// A whole installation around a driver that goes wrong as defined.
+fn installation(definitions: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    compile("driver.c", "libcuda.so", definitions, folder.path());
+    compile("management.c", "libnvidia-ml.so.1", &[], folder.path());
+    for (library, function) in [("libnvrtc.so", "nvrtcCompileProgram"), ("libcublasLt.so", "cublasLtMatmul")] {
+        // Any library that has the function by which it is known.
+        let name = format!("-DcuInit={function}");
+        compile("driver.c", library, &[&name], folder.path());
+    }
+    folder
+}
+
+#[test]
+fn drivers_that_cannot_be_used_say_why() {
+    let check = |definitions: &[&str], device: &str, code: i32, expected: &str| {
+        let said = bench(device, Some(installation(definitions).path()));
+        assert_eq!((said.code, said.stderr.as_str()), (Some(code), expected), "{definitions:?}");
+    };
+    check(
+        &["-DVERSION=11080"],
+        "cuda:0",
+        2,
+        "error: --device: the NVIDIA driver supports CUDA 11.8 at most, at least 12.0 is needed\n\
+         hint: install driver 525 or newer\n",
+    );
+    check(
+        &["-DINIT=100"],
+        "cuda:0",
+        2,
+        "error: --device: no NVIDIA GPU is visible: no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE)\n\
+         hint: check `nvidia-smi` and CUDA_VISIBLE_DEVICES\n",
+    );
+    check(
+        &["-DCOUNT=0"],
+        "cuda:0",
+        2,
+        "error: --device: no NVIDIA GPU is visible: the driver lists none\n\
+         hint: check `nvidia-smi` and CUDA_VISIBLE_DEVICES\n",
+    );
+    check(
+        &["-DCOUNT=2"],
+        "cuda:5",
+        2,
+        "error: --device: GPU 5 does not exist; there are 2 visible\nhint: use --device cuda:0 or cuda:1\n",
+    );
+    check(
+        &["-DRETAIN=2"],
+        "cuda:0",
+        3,
+        "error: the GPU is full: cuDevicePrimaryCtxRetain found no memory; in use by python (pid 4711) with 12.00 GiB\n\
+         hint: end what holds the memory, or take another card with --device\n",
+    );
+}
+
+/// A driver alone is not enough; what is missing is named with the way to get it. (Where the system has the libraries,
+/// the next thing that is missing is told: a card.)
+#[test]
+fn a_driver_without_its_libraries_is_told_apart() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    compile("driver.c", "libcuda.so", &["-DCOUNT=0"], folder.path());
+    let said = bench("cuda:0", Some(folder.path()));
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(!said.stderr.contains("NVIDIA driver ("), "{}", said.stderr);
+    let missing = ["NVRTC (libnvrtc.so.13", "cuBLASLt (libcublasLt.so.13", "no NVIDIA GPU is visible"];
+    assert!(missing.iter().any(|what| said.stderr.contains(what)), "{}", said.stderr);
+    assert!(said.stderr.contains("pip install nvidia-") || said.stderr.contains("nvidia-smi"), "{}", said.stderr);
+}
+
+#[test]
+fn the_cpu_takes_over_from_drivers_that_cannot_be_used() {
+    for (definition, why) in [
+        ("-DVERSION=11080", "the NVIDIA driver supports CUDA 11.8 at most, at least 12.0 is needed"),
+        ("-DCOUNT=0", "no NVIDIA GPU is visible: the driver lists none"),
+        (
+            "-DRETAIN=2",
+            "the GPU is full: cuDevicePrimaryCtxRetain found no memory; in use by python (pid 4711) with 12.00 GiB",
+        ),
+    ] {
+        let said = bench("auto", Some(installation(&[definition]).path())).ok();
+        assert_eq!(said.stderr, format!("running on the CPU: {why}\n"));
+    }
+}
+
+/// What a plan takes under either mode, in one answer.
 #[test]
 fn both_modes_are_shown_for_a_card() {
     let world = World::bare(&format!("{SHAPE}data: {{max_length: 32}}\nbatch: {{sequences: 4}}\n"));

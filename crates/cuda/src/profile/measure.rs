@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use plimsoll_graph::{DType, GraphError, Io, Op, OpRule, Value};
 use plimsoll_plan::{
@@ -23,6 +24,7 @@ pub(super) const PRODUCT_SIZES: [&[usize]; 3] = [&[256, 1024, 4096], &[512, 2048
 const LENGTHS: [usize; 2] = [512, 2048];
 /// Device time of one replay, long enough for clocks and power to settle.
 const SPAN_S: f64 = 8e-3;
+const WARM_UP: Duration = Duration::from_millis(250);
 const REPEATS_MAX: usize = 64;
 /// Kernels of the recordings that show what one costs.
 const LAUNCHES: usize = 2048;
@@ -39,6 +41,7 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
         DType::BF16,
         Draw { distribution: Distribution::Uniform { bound: 0.1 }, key: 1 },
     )?;
+    bench.warm_up()?;
     bench.launch_s = bench.launch_seconds()?;
     let (copy_bytes_per_s, to_device_bytes_per_s, from_device_bytes_per_s) =
         bench.backend.device_mut().copy_rates(ARENA_BYTES)?;
@@ -120,6 +123,16 @@ impl Bench<'_> {
         // Never less than a tenth: a figure beyond all others would be noise.
         let seconds = (each - self.launch_s).max(each / 10.0);
         Ok(Timing { flops: cost.flops, bytes, seconds })
+    }
+
+    /// A card that was idle takes a while to reach its clocks, and one that works its limit of power.
+    fn warm_up(&mut self) -> Result<(), RuntimeError> {
+        let [rows, cols, inner] = PRODUCT_SIZES.map(|sizes| sizes[sizes.len() - 1]);
+        let began = Instant::now();
+        while began.elapsed() < WARM_UP {
+            self.time(&cases::product(rows, cols, inner, DType::BF16))?;
+        }
+        Ok(())
     }
 
     /// From one kernel of a recording to the next.
