@@ -26,6 +26,13 @@ pub fn memory(report: &Report, measured: Measured) -> String {
     text
 }
 
+/// What to say where a GPU held more than was planned; nothing otherwise.
+pub fn overrun(report: &Report, measured: Measured) -> Option<String> {
+    let (used, planned) = (measured.gpu_bytes?, report.gpu.planned_bytes);
+    let over = used.checked_sub(planned).filter(|over| *over > 0 && planned > 0)?;
+    Some(format!("warning: the driver counts {} of GPU memory, {} more than was planned", bytes(used), bytes(over)))
+}
+
 /// How long an update was expected to take and how long it took.
 pub fn speed(predicted_ms: f64, measured_ms: f64) -> String {
     let ratio = measured_ms / predicted_ms.max(1e-9);

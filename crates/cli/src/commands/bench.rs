@@ -39,6 +39,8 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
         progress.advance_to((done + steps).saturating_sub(total));
     })?;
     progress.finish();
+    let measured = Measured { gpu_bytes: Some(report.gpu.used_bytes), host_bytes: None };
+    tables::overrun(&prepared.chosen.report, measured).iter().for_each(|warning| printer.note(warning));
     if printer.is_json() {
         printer.json(&report);
         return Ok(());

@@ -72,6 +72,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let gpu_used = prepared.session.executor().backend().used();
     let measured = Measured { host_bytes: Some(peak_resident_bytes()), gpu_bytes: gpu_used.map(|used| used.bytes) };
     log.note(&tables::memory(&report, measured));
+    tables::overrun(&report, measured).iter().for_each(|warning| log.note(warning));
     log.note(&tables::speed(report.predicted.step_ms, outcome.step_ms));
     // Whoever interrupts does not want to wait for answers.
     let asked = if outcome.interrupted { None } else { resolved.run.eval.samples };
