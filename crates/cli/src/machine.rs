@@ -97,7 +97,8 @@ fn cuda(ordinal: usize, mode: Mode, anew: bool) -> Result<Present, CudaError> {
     profile.name = backend.name().to_owned();
     profile.memory_bytes = match used.counted {
         Counted::Device => total_bytes,
-        _ => memory.free_bytes as u64 + used.bytes,
+        // The driver keeps some for itself, which one figure counts and the other does not.
+        _ => (memory.free_bytes as u64 + used.bytes).min(total_bytes),
     };
     profile.context_bytes = used.bytes + late_bytes + PAGES_BYTES;
     profile.target = backend.target();
