@@ -102,7 +102,7 @@ fn cuda(ordinal: usize, mode: Mode, anew: bool) -> Result<Present, CudaError> {
     };
     profile.context_bytes = used.bytes + late_bytes + PAGES_BYTES;
     profile.target = backend.target();
-    profile.records = mode != Mode::Eager;
+    profile = in_mode(profile, mode);
     let card = Some(Card { total_bytes, others: backend.others() });
     Ok(Present { backend: Box::new(backend), profile, notes, card })
 }
@@ -122,6 +122,11 @@ fn first_card(mode: Mode, anew: bool) -> Result<Present, CudaError> {
         }
     }
     Err(first)
+}
+
+/// Running step by step, a card records nothing.
+fn in_mode(device: DeviceProfile, mode: Mode) -> DeviceProfile {
+    DeviceProfile { records: device.records && mode != Mode::Eager, ..device }
 }
 
 fn counted_words(counted: Counted) -> &'static str {
@@ -200,11 +205,13 @@ fn over_budget(profile: &DeviceProfile, card: &Card, budget_bytes: u64) -> Optio
 pub fn planned(resolved: &Resolved, anew: bool) -> Result<(DeviceProfile, Vec<String>), Failure> {
     let name = &resolved.run.device;
     match named(name) {
-        Named::Card => known_device(name).map(|device| (device, Vec::new())).ok_or_else(|| {
-            resolved
-                .invalid("device", format!("device `{name}` is not in the table"))
-                .hint(format!("known are {}", device_names().join(", ")))
-        }),
+        Named::Card => {
+            known_device(name).map(|device| (in_mode(device, resolved.run.mode), Vec::new())).ok_or_else(|| {
+                resolved
+                    .invalid("device", format!("device `{name}` is not in the table"))
+                    .hint(format!("known are {}", device_names().join(", ")))
+            })
+        }
         _ => present(resolved, anew).map(|present| (present.profile, present.notes)),
     }
 }

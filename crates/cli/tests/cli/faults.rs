@@ -176,18 +176,3 @@ fn the_cpu_takes_over_from_drivers_that_cannot_be_used() {
         assert_eq!(said.stderr, format!("running on the CPU: {why}\n"));
     }
 }
-
-/// What a plan takes under either mode, in one answer.
-#[test]
-fn both_modes_are_shown_for_a_card() {
-    let world = World::bare(&format!("{SHAPE}data: {{max_length: 32}}\nbatch: {{sequences: 4}}\n"));
-    let json = |mode: &str| {
-        world.run(&["plan", "run.yaml", "--json", "--device", "RTX 4090", "--gpu", "2GiB", "--mode", mode]).ok().json()
-    };
-    let compiled = json("compiled");
-    let bytes = |path: &str| compiled["modes"][path].as_u64().expect("a size");
-    let recorded = compiled["gpu"]["categories"]["recorded"].as_u64().expect("a size");
-    assert!(recorded > 0);
-    assert_eq!(bytes("compiled_bytes"), compiled["gpu"]["planned_bytes"].as_u64().expect("a size"));
-    assert_eq!(bytes("compiled_bytes"), bytes("eager_bytes") + recorded);
-}
