@@ -128,6 +128,9 @@ pub struct CommonArgs {
     /// compiled or eager
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
+    /// Measure the GPU again instead of taking the figures of its first use
+    #[arg(long)]
+    pub remeasure: bool,
     /// Poison freed memory and re-check the layout while running
     #[arg(long)]
     pub paranoid: bool,

@@ -4,18 +4,48 @@ use plimsoll_plan::{Alternative, Report};
 
 use crate::printer::{Column, Table, bytes};
 
-/// Where the planned memory goes; with the measured peak when the run is over.
-pub fn memory(report: &Report, measured_host_bytes: Option<u64>) -> String {
+/// What was in use when a run was over, where it is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measured {
+    pub gpu_bytes: Option<u64>,
+    pub host_bytes: Option<u64>,
+}
+
+/// Where the planned memory goes; beside it what was measured when the run is over.
+pub fn memory(report: &Report, measured: Measured) -> String {
     let mut text = String::new();
     if report.gpu.planned_bytes > 0 {
-        let rows: Vec<_> = report.gpu.categories.rows().to_vec();
-        text += &one_memory("GPU memory", &rows, report.gpu.planned_bytes, report.gpu.budget_bytes, None);
+        let gpu = &report.gpu;
+        text +=
+            &one_memory("GPU memory", &gpu.categories.rows(), gpu.planned_bytes, gpu.budget_bytes, measured.gpu_bytes);
         text.push('\n');
     }
     let host = &report.host;
     text +=
-        &one_memory("host memory", &host.categories.rows(), host.planned_bytes, host.budget_bytes, measured_host_bytes);
+        &one_memory("host memory", &host.categories.rows(), host.planned_bytes, host.budget_bytes, measured.host_bytes);
     text
+}
+
+/// What to say where a GPU held more than was planned; nothing otherwise.
+pub fn overrun(report: &Report, measured: Measured) -> Option<String> {
+    let (used, planned) = (measured.gpu_bytes?, report.gpu.planned_bytes);
+    let over = used.checked_sub(planned).filter(|over| *over > 0 && planned > 0)?;
+    Some(format!("warning: the driver counts {} of GPU memory, {} more than was planned", bytes(used), bytes(over)))
+}
+
+/// How long an update was expected to take and how long it took.
+pub fn speed(predicted_ms: f64, measured_ms: f64) -> String {
+    let ratio = measured_ms / predicted_ms.max(1e-9);
+    format!("update: predicted {predicted_ms:.1} ms, measured {measured_ms:.1} ms (median), ratio {ratio:.3}")
+}
+
+/// What the same plan takes under either mode; empty where there is no GPU.
+pub fn modes(report: &Report) -> String {
+    let Some(modes) = report.modes else { return String::new() };
+    let mut table = Table::new(&[Column::left("mode"), Column::right("GPU memory"), Column::left("")]);
+    table.row(["compiled".to_owned(), bytes(modes.compiled_bytes), "schedules are recorded and replayed".to_owned()]);
+    table.row(["eager".to_owned(), bytes(modes.eager_bytes), "step by step, nothing is recorded".to_owned()]);
+    table.to_string()
 }
 
 fn one_memory(

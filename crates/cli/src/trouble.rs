@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use plimsoll_models::ModelError;
 use plimsoll_plan::PlanError;
+use plimsoll_runtime::RuntimeError;
 use plimsoll_runtime::weights::WeightError;
 use plimsoll_train::TrainError;
 
@@ -46,6 +47,9 @@ impl From<TrainError> for Failure {
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
                 unwritten(error.to_string(), source.kind())
             }
+            // Between planning and taking it, the memory went to someone else.
+            TrainError::Runtime(RuntimeError::OutOfMemory { .. }) => Failure::does_not_fit(error.to_string())
+                .hint("end what holds the memory, or give a budget below what is free with --gpu or --host"),
             TrainError::Weights(WeightError::Runtime(_)) | TrainError::Runtime(_) => Failure::failed(error.to_string()),
             TrainError::Weights(_)
             | TrainError::ModelConfig { .. }

@@ -289,3 +289,52 @@ fn roundings_by_chance_lose_nothing_on_average() {
 fn nearest_difference(number: f64, dtype: DType) -> f64 {
     Tensor::fixed(&[1], vec![number as f32]).stored(dtype).array(ACTIVE).data[0] - number
 }
+
+/// A gradient that is not finite anywhere makes a factor that is no number, with or without clipping.
+#[test]
+fn a_norm_that_is_not_finite_is_told() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
+        for max_norm in [None, Some(1.0)] {
+            for harness in Suite::new().harnesses() {
+                let mut gradient = vec![f32::MAX.min(bad.abs().max(1.0)); 1000];
+                gradient[517] = bad;
+                let inputs = [Tensor::fixed(&[2], vec![0.0; 2]), Tensor::fixed(&[1000], gradient)];
+                let norm = GlobalNorm { max_norm }.into();
+                let clip = harness.run(&norm, &inputs, ACTIVE, &Placement::default()).remove(0);
+                let clip = clip.f32s();
+                assert!(
+                    !clip[0].is_finite() && clip[1].is_nan(),
+                    "{bad}, {max_norm:?}: {clip:?} on {}",
+                    harness.name()
+                );
+            }
+        }
+    }
+}
+
+/// Then nothing is touched but the gradient, which is left zeroed as ever.
+#[test]
+fn an_update_without_a_factor_leaves_everything() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(96));
+    for len in LENGTHS {
+        let hyper = || Tensor::fixed(&[4], vec![0.01, 0.19, 0.002, 1.0]);
+        let mut spoilt = random.floats(len, 1.0);
+        spoilt[len / 2] = f32::NAN;
+        let gradient = || Tensor::fixed(&[len], spoilt.clone());
+        let adamw =
+            [random.fixed(&[len]), gradient(), random.fixed(&[len]), positive(random, len), hyper(), clip(f32::NAN)];
+        let sgd = [random.fixed(&[len]), gradient(), hyper(), clip(f32::NAN), random.fixed(&[len])];
+        let momentum = Sgd { momentum: 0.9, weight_decay: 0.01, master: false };
+        for (op, inputs, states) in [(Op::from(ADAMW), &adamw[..], [2, 3]), (momentum.into(), &sgd[..], [4, 4])] {
+            for harness in suite.harnesses() {
+                let outputs = harness.run(&op, inputs, ACTIVE, &Placement::default());
+                let same = |output: usize, input: usize| outputs[output].f32s() == inputs[input].f32s();
+                assert!(same(0, 0), "{len}: a parameter changed on {}", harness.name());
+                assert!(outputs[1].f32s().iter().all(|&g| g == 0.0), "{len}: a gradient is left on {}", harness.name());
+                for (output, &input) in (2..outputs.len()).zip(&states) {
+                    assert!(same(output, input), "{len}: a state changed on {}", harness.name());
+                }
+            }
+        }
+    }
+}

@@ -261,7 +261,7 @@ fn updates_in_bfloat16() {
         types("SGD in bfloat16", bf16, bf16, bf16, |tensor| sgd(tensor, 0.9)),
     ];
     for case in &cases {
-        let cards = backends().into_iter().filter(|backend| backend.used_bytes().is_some());
+        let cards = backends().into_iter().filter(|backend| backend.used().is_some());
         cards.for_each(|card| check(case, card));
     }
 }

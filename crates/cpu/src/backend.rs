@@ -1,6 +1,6 @@
-use plimsoll_graph::Target;
+use plimsoll_graph::{DType, Target};
 use plimsoll_plan::{Place, Region, Step};
-use plimsoll_runtime::{Active, Backend, RuntimeError};
+use plimsoll_runtime::{Active, Backend, Draw, RuntimeError};
 
 use crate::arena::Arena;
 use crate::args::Call;
@@ -85,6 +85,16 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn draw(&mut self, region: Region, dtype: DType, draw: Draw) -> Result<(), RuntimeError> {
+        let blocks = Blocks { base: self.locate(region)?, bytes: region.bytes };
+        self.workers.for_each(region.bytes.div_ceil(DRAW_BYTES), |_, block| {
+            let start = block * DRAW_BYTES;
+            // SAFETY: the region was checked, and this part of it is this task's alone.
+            draw.fill(dtype, (start / dtype.bytes()) as u64, unsafe { blocks.part(start) });
+        });
+        Ok(())
+    }
+
     fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError> {
         if bytes.len() > region.bytes {
             return Err(device_error(format!("a region of {} bytes has no {} to read", region.bytes, bytes.len())));
@@ -102,9 +112,33 @@ impl Backend for CpuBackend {
     }
 }
 
+/// Bytes that one thread draws at a time, whole elements of any type.
+const DRAW_BYTES: usize = 64 << 10;
+
+/// A region that several threads fill, each its own parts.
+struct Blocks {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory; `part` leaves it to the caller that no two threads have the same.
+unsafe impl Sync for Blocks {}
+
+impl Blocks {
+    /// # Safety
+    /// No two callers may hold the same part, and the memory must be there.
+    #[expect(clippy::mut_from_ref, reason = "parts do not overlap")]
+    unsafe fn part(&self, start: usize) -> &mut [u8] {
+        let len = DRAW_BYTES.min(self.bytes - start);
+        // SAFETY: the caller vouches for it.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(start), len) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use plimsoll_plan::DeviceProfile;
+    use plimsoll_runtime::Distribution;
 
     use super::*;
 
@@ -114,6 +148,25 @@ mod tests {
         for threads in [1, 2, 5] {
             let profile = DeviceProfile::cpu(threads, 1 << 30, 1e11, 1e11, 1e10);
             assert_eq!(CpuBackend::new(Some(threads)).target(), profile.target);
+        }
+    }
+
+    #[test]
+    fn draws_do_not_depend_on_the_number_of_threads() {
+        let draw = Draw { distribution: Distribution::Normal { std: 0.02 }, key: 5 };
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let bytes = 3 * DRAW_BYTES + 12 * dtype.bytes();
+            let region = Region { place: Place::Device, offset: 64, bytes };
+            let mut expected = vec![0; bytes];
+            draw.fill(dtype, 0, &mut expected);
+            for threads in [1, 3] {
+                let mut backend = CpuBackend::new(Some(threads));
+                backend.allocate(bytes + 128).expect("a little memory");
+                backend.draw(region, dtype, draw).expect("inside the arena");
+                assert!(backend.host_bytes(region).expect("on the host") == expected.as_slice(), "{threads} {dtype:?}");
+                let behind = Region { offset: 64 + bytes, bytes: 64, ..region };
+                assert_eq!(backend.host_bytes(behind).expect("on the host"), [0; 64], "nothing is written beyond");
+            }
         }
     }
 }

@@ -26,10 +26,10 @@ mod product;
 mod profile;
 mod rope;
 mod score;
-pub mod single_step;
 mod tile;
 mod vector;
 mod workers;
 
 pub use backend::CpuBackend;
+pub use plimsoll_runtime::single_step;
 pub use profile::{Rates, measure};

@@ -32,7 +32,11 @@ pub(crate) fn global_norm(op: &GlobalNorm, call: &Call) -> Result<(), RuntimeErr
     });
     // SAFETY: all parts were just written; nobody else is at work.
     let norm = unsafe { partial.slice() }.iter().sum::<f64>().sqrt() as f32;
-    let factor = op.max_norm.map_or(1.0, |max| (max / (norm + 1e-6)).min(1.0));
+    let factor = match op.max_norm {
+        _ if !norm.is_finite() => f32::NAN,
+        Some(max) => (max / (norm + 1e-6)).min(1.0),
+        None => 1.0,
+    };
     // SAFETY: `clip` has two elements.
     unsafe { clip.ptr().cast::<[f32; 2]>().write([norm, factor]) };
     Ok(())
@@ -68,6 +72,16 @@ fn refuse_master(call: &Call, master: bool) -> Result<(), RuntimeError> {
     Err(RuntimeError::Unsupported { device: DEVICE.to_owned(), op: call.name(), dtype })
 }
 
+/// The update that does nothing: only the gradient is zeroed.
+fn leave(call: &Call, g: &Matrix) {
+    call.workers.for_each(g.len().div_ceil(UPDATE_LEN), |_, task| {
+        let start = task * UPDATE_LEN;
+        let len = UPDATE_LEN.min(g.len() - start);
+        // SAFETY: this part of the gradient is this task's alone; zero is all zero bits.
+        unsafe { g.ptr().add(start).write_bytes(0, len) };
+    });
+}
+
 /// `1 - β` for the β that was written as a decimal: a float32 of 0.999 is off by a part in 10⁵ there.
 fn complement(beta: f32) -> f32 {
     let written = (f64::from(beta) * 1e7).round() / 1e7;
@@ -94,6 +108,10 @@ pub(crate) fn adamw(op: &AdamW, call: &Call) -> Result<(), RuntimeError> {
         (call.output(0)?, call.output(1)?, call.output(2)?, call.output(3)?);
     // SAFETY: neither is written while the step runs.
     let (hyper, clip) = unsafe { (call.input::<f32>(4)?.slice(), call.input::<f32>(5)?.slice()) };
+    if clip[1].is_nan() {
+        leave(call, &g);
+        return Ok(());
+    }
     let (lr, correction1, correction2) = (hyper[0], hyper[1], hyper[2]);
     let step = AdamWStep {
         clip: clip[1],
@@ -150,6 +168,10 @@ pub(crate) fn sgd(op: &Sgd, call: &Call) -> Result<(), RuntimeError> {
     let momentum: Option<Matrix> = if op.momentum != 0.0 { Some(call.output(2)?) } else { None };
     // SAFETY: neither is written while the step runs.
     let (hyper, clip) = unsafe { (call.input::<f32>(2)?.slice(), call.input::<f32>(3)?.slice()) };
+    if clip[1].is_nan() {
+        leave(call, &g);
+        return Ok(());
+    }
     let step = SgdStep { clip: clip[1], lr: hyper[0], momentum: op.momentum, weight_decay: op.weight_decay };
     call.workers.for_each(p.len().div_ceil(UPDATE_LEN), |_, task| {
         let start = task * UPDATE_LEN;

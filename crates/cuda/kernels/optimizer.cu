@@ -79,7 +79,8 @@ __device__ __forceinline__ void square_sums(const NormTable& table, u32 count, d
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// `clip = [norm, factor]` from all parts of all gradients, by one block. An infinite `max_norm` never clips.
+// `clip = [norm, factor]` from all parts of all gradients, by one block. An infinite `max_norm` never clips. Where the
+// norm is not finite the factor is no number, and the update leaves everything as it is.
 PLIMSOLL_EXPORT __launch_bounds__(FACTOR_THREADS)
     clip_factor(const double* partial, float* clip, u32 parts, float max_norm) {
     double sum = 0.0;
@@ -89,7 +90,7 @@ PLIMSOLL_EXPORT __launch_bounds__(FACTOR_THREADS)
     if (threadIdx.x != 0) return;
     const float norm = float(sqrt(sum));
     clip[0] = norm;
-    clip[1] = fminf(1.0f, max_norm / (norm + 1e-6f));
+    clip[1] = isfinite(norm) ? fminf(1.0f, max_norm / (norm + 1e-6f)) : __int_as_float(0x7fffffff);
 }
 
 // Rounding to one of the two neighbours, the nearer one the more often: on average nothing is lost,
@@ -232,6 +233,10 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m,
     constexpr int N = sizeof(P) == 2 || sizeof(G) == 2 || sizeof(S) == 2 ? 8 : 4;
     static_assert(UPDATE_CHUNK % (UPDATE_THREADS * N) == 0, "threads have equal shares");
     const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
+    if (isnan(rule.factor)) {
+        for (u64 at = start + threadIdx.x; at < end; at += UPDATE_THREADS) g[at] = from_float<G>(0.0f);
+        return;
+    }
 #pragma unroll 1
     for (u64 at = start + threadIdx.x * N; at < end; at += UPDATE_THREADS * N)
         rule.template step<N>(p, g, m, v, master, at, len, draws);

@@ -1,12 +1,16 @@
-use plimsoll_graph::Target;
+use std::io;
+
+use plimsoll_graph::{DType, Target};
 use plimsoll_plan::{GPU_PARTIAL_ROWS, Region, Step};
-use plimsoll_runtime::{Active, Backend, Run, RuntimeError};
+use plimsoll_runtime::{Active, Backend, Draw, Fill, Run, RuntimeError, Used};
 
 use crate::call::Call;
 use crate::device::{Device, MemoryInfo};
 use crate::dispatch;
+use crate::draw;
 use crate::error::CudaError;
-use crate::record::{Recordings, Way};
+use crate::nvml::Holder;
+use crate::record::{Recording, Recordings, Way};
 use crate::timer::Timer;
 
 /// Scratch every product may use.
@@ -51,6 +55,22 @@ impl CudaBackend {
         self.device.memory()
     }
 
+    /// Other processes that hold memory of the card, as far as the driver tells, the largest first.
+    pub fn others(&self) -> Vec<Holder> {
+        self.device.usage().others()
+    }
+
+    /// The driver's version, such as `580.65.06`, where it tells.
+    pub fn driver_version(&self) -> Option<String> {
+        self.device.usage().driver_version()
+    }
+
+    /// Memory of this process after each step of taking the card: what the context, the kernels and the library of
+    /// products took.
+    pub fn footprint(&self) -> &[(&'static str, u64)] {
+        self.device.footprint()
+    }
+
     /// Runs the steps while timing the library's algorithms for each new shape of product, and keeps the
     /// fastest. Also loads every kernel the steps use. The steps' outputs are left with arbitrary numbers,
     /// so this comes before anything that matters is in the arena.
@@ -66,6 +86,36 @@ impl CudaBackend {
     pub fn eager(mut self) -> Self {
         self.recordings = None;
         self
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn device_mut(&mut self) -> &mut Device {
+        &mut self.device
+    }
+
+    /// A step so many times over, recorded and replayed once, so that everything it needs is in place.
+    pub(crate) fn record_repeated(
+        &mut self,
+        step: &Step,
+        active: Active,
+        times: usize,
+    ) -> Result<Recording, RuntimeError> {
+        self.device.bind()?;
+        let stream = self.device.compute_stream();
+        let recording = Recording::new(stream, || (0..times).try_for_each(|_| self.queue(step, active)))?;
+        recording.launch(stream)?;
+        self.synchronize()?;
+        Ok(recording)
+    }
+
+    /// Seconds that a recording takes on the device.
+    pub(crate) fn time_replay(&mut self, recording: &Recording) -> Result<f64, RuntimeError> {
+        let stream = self.device.compute_stream();
+        let ms = Timer::new()?.time(stream, || recording.launch(stream))?;
+        Ok(f64::from(ms) / 1e3)
     }
 
     fn queue(&self, step: &Step, active: Active) -> Result<(), RuntimeError> {
@@ -111,8 +161,8 @@ impl Backend for CudaBackend {
         self.recordings.is_some()
     }
 
-    fn used_bytes(&self) -> Option<u64> {
-        self.memory().ok().map(|memory| (memory.total_bytes - memory.free_bytes) as u64)
+    fn used(&self) -> Option<Used> {
+        self.memory().ok().map(|memory| self.device.usage().ours(memory))
     }
 
     fn target(&self) -> Target {
@@ -135,8 +185,23 @@ impl Backend for CudaBackend {
             let reason = format!("{} bytes do not fit a region of {}", bytes.len(), region.bytes);
             return Err(RuntimeError::Device { reason });
         }
+        let region = Region { bytes: bytes.len(), ..region };
+        let copied = self.write_with(region, &mut |done, piece| {
+            piece.copy_from_slice(&bytes[done..done + piece.len()]);
+            Ok(())
+        })?;
+        copied.map_err(|error| RuntimeError::Device { reason: error.to_string() })
+    }
+
+    fn write_with(&mut self, region: Region, fill: &mut Fill) -> Result<io::Result<()>, RuntimeError> {
         self.device.bind()?;
-        Ok(self.device.write(self.device.locate(region)?, bytes)?)
+        let at = self.device.locate(region)?;
+        Ok(self.device.write_with(at, region.bytes, fill)?)
+    }
+
+    fn draw(&mut self, region: Region, dtype: DType, draw: Draw) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        draw::draw(&self.device, self.device.locate(region)?, region.bytes, dtype, draw)
     }
 
     fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError> {

@@ -3,8 +3,9 @@
 //! made again.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const MAGIC: &[u8; 8] = b"plimsol1";
 /// Magic, hash of the key, hash of the content.
@@ -21,11 +22,9 @@ impl Cache {
         Self { folder: None }
     }
 
-    /// `$XDG_CACHE_HOME/plimsoll`, else `~/.cache/plimsoll`.
+    /// `$XDG_CACHE_HOME/plimsoll/kernels`.
     pub(crate) fn of_user() -> Self {
-        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-        Self { folder: base.map(|base| base.join("plimsoll").join("kernels")) }
+        Self { folder: user_folder("kernels") }
     }
 
     fn path(&self, name: &str, key: u64) -> Option<PathBuf> {
@@ -49,10 +48,19 @@ impl Cache {
     }
 }
 
+/// A folder of ours under `$XDG_CACHE_HOME/plimsoll`, else under `~/.cache/plimsoll`.
+pub(crate) fn user_folder(name: &str) -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    base.map(|base| base.join("plimsoll").join(name))
+}
+
 /// Under a name of its own first, then moved into place.
-fn write_whole(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
+    let folder = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(folder)?;
+    sweep(folder);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let temporary = path.with_extension(format!("{}-{count}.tmp", std::process::id()));
     let moved = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
@@ -60,6 +68,20 @@ fn write_whole(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&temporary);
     }
     moved
+}
+
+/// Writing an entry takes milliseconds; a temporary file of this age was left by a process that was killed.
+const ABANDONED: Duration = Duration::from_secs(600);
+
+/// Removes what killed processes left behind.
+fn sweep(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten().filter(|entry| entry.path().extension().is_some_and(|e| e == "tmp")) {
+        let age = entry.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age > ABANDONED) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn entry_header(key: u64, content: &[u8]) -> [u8; HEADER_BYTES] {
@@ -70,7 +92,7 @@ fn entry_header(key: u64, content: &[u8]) -> [u8; HEADER_BYTES] {
     header
 }
 
-fn hash(bytes: &[u8]) -> u64 {
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     hasher.finish()
@@ -110,6 +132,24 @@ mod tests {
             *flipped.last_mut().expect("not empty") ^= 1;
             std::fs::write(&path, flipped).expect("writable");
             assert_eq!(cache.read("norm", "source"), None);
+        });
+    }
+
+    /// A process that is killed between writing and moving leaves a temporary file; the next writer removes it.
+    #[test]
+    fn what_killed_processes_left_is_removed() {
+        with_cache("killed", |cache, folder| {
+            std::fs::create_dir_all(folder).expect("writable");
+            let (old, new) = (folder.join("norm-1.77-0.tmp"), folder.join("norm-2.78-0.tmp"));
+            for path in [&old, &new] {
+                std::fs::write(path, b"half of").expect("writable");
+            }
+            let long_ago = std::time::SystemTime::now() - 2 * ABANDONED;
+            let file = std::fs::File::options().write(true).open(&old).expect("just written");
+            file.set_modified(long_ago).expect("ours");
+            cache.write("norm", "source", b"code");
+            assert!(!old.exists() && new.exists(), "another process may still be at work on the new one");
+            assert_eq!(cache.read("norm", "source").as_deref(), Some(&b"code"[..]));
         });
     }
 

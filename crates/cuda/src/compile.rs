@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 
 use cudarc::nvrtc::{result, sys};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, hash};
 use crate::error::CudaError;
 use crate::library::{self, Library};
 
@@ -24,6 +24,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "attention_f16_80.cu",
     "attention_f16_96.cu",
     "attention_generic.cu",
+    "draw.cu",
     "elementwise.cu",
     "embedding.cu",
     "linear.cu",
@@ -56,6 +57,12 @@ const HEADERS: &[(&str, &str)] = kernel_files![
 /// Names of all modules.
 pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
     SOURCES.iter().map(|(file, _)| file.trim_end_matches(".cu"))
+}
+
+/// Tells one set of kernels from another.
+pub(crate) fn sources_hash() -> u64 {
+    let texts: Vec<&str> = SOURCES.iter().chain(HEADERS).map(|(_, text)| *text).collect();
+    hash(texts.join("\n").as_bytes())
 }
 
 /// The headers a source includes, and those they include.

@@ -1,25 +1,24 @@
 //! A card with its context, its streams, its loaded kernels and the one arena.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::ffi::CString;
+use std::io;
 
 use cudarc::driver::{result, sys};
 use plimsoll_plan::{Place, Region};
 use plimsoll_runtime::RuntimeError;
 
 use crate::blas::Blas;
-use crate::cache::Cache;
 use crate::call::Args;
-use crate::compile::{self, Compiled, Compiler, architecture};
+use crate::compile::architecture;
+use crate::context::{Context, driver_version, find_card};
 use crate::error::{CudaError, driver_error, reason};
 use crate::library::{self, Library};
+use crate::modules::Kernels;
+use crate::staging::Staging;
+use crate::timer::Timer;
+use crate::usage::Usage;
 
-/// The first driver of CUDA 12, which every supported card and library is content with.
-const DRIVER_VERSION_MIN: i32 = 12_000;
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
-/// A kernel gets more shared memory than this only after asking.
-const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
 
 /// Memory of a card as the driver counts it, other processes included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +33,12 @@ pub(crate) struct Device {
     sm_count: u32,
     streams: Streams,
     arena: Option<Arena>,
+    /// Taken with the arena.
+    staging: Option<Staging>,
     kernels: RefCell<Kernels>,
     blas: Blas,
+    usage: Usage,
+    footprint: Vec<(&'static str, u64)>,
     // Last, because everything above lives in it.
     context: Context,
 }
@@ -49,7 +52,9 @@ impl Device {
     /// for itself is taken before the arena is.
     pub(crate) fn new(ordinal: usize) -> Result<Self, CudaError> {
         library::require(&[Library::Driver, Library::Nvrtc, Library::BlasLt])?;
-        let context = Context::new(ordinal)?;
+        let card = find_card(ordinal)?;
+        let usage = Usage::new(card);
+        let context = Context::new(card).map_err(|error| crowded(error, &usage))?;
         let name = result::device::get_name(context.device).map_err(driver_error("cuDeviceGetName"))?;
         let capability = (
             context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -60,9 +65,29 @@ impl Device {
         }
         let sm_count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         context.bind()?;
+        let mut footprint = Vec::new();
+        let mut note = |what| -> Result<(), CudaError> {
+            footprint.push((what, usage.ours(memory_of_card()?).bytes));
+            Ok(())
+        };
+        note("context")?;
         let kernels = Kernels::load(&architecture(capability))?;
+        note("kernels")?;
         let (streams, blas) = (Streams::new()?, Blas::new()?);
-        Ok(Self { name, capability, sm_count, streams, arena: None, kernels: RefCell::new(kernels), blas, context })
+        note("products")?;
+        Ok(Self {
+            name,
+            capability,
+            sm_count,
+            streams,
+            arena: None,
+            staging: None,
+            kernels: RefCell::new(kernels),
+            blas,
+            usage,
+            footprint,
+            context,
+        })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -91,8 +116,46 @@ impl Device {
     }
 
     pub(crate) fn memory(&self) -> Result<MemoryInfo, CudaError> {
-        let (free_bytes, total_bytes) = result::mem_get_info().map_err(driver_error("cuMemGetInfo"))?;
-        Ok(MemoryInfo { free_bytes, total_bytes })
+        memory_of_card()
+    }
+
+    pub(crate) fn footprint(&self) -> &[(&'static str, u64)] {
+        &self.footprint
+    }
+
+    /// All that rates depend on: the card, the driver, the libraries, the kernels.
+    pub(crate) fn profile_key(&self) -> String {
+        let driver = self.usage.driver_version().unwrap_or_else(|| driver_version().to_string());
+        // SAFETY: asks for a number; the library was required when the device was made.
+        let blas = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
+        let kernels = crate::compile::sources_hash();
+        let version = env!("CARGO_PKG_VERSION");
+        format!("{} / driver {driver} / cuBLASLt {blas} / kernels {kernels:016x} / plimsoll {version}", self.name)
+    }
+
+    /// Bytes per second inside the card, to it and from it, over what lies in the arena and in staging memory.
+    pub(crate) fn copy_rates(&mut self, bytes: usize) -> Result<(f64, f64, f64), CudaError> {
+        self.synchronize()?;
+        let (stream, half) = (self.streams.compute, bytes / 2);
+        let (Some(arena), Some(staging)) = (&self.arena, &self.staging) else { return Ok((0.0, 0.0, 0.0)) };
+        let timer = Timer::new()?;
+        let rate = |bytes: usize, ms: f32| bytes as f64 / f64::from(ms).max(1e-6) * 1e3;
+        let inside = || self.copy(arena.start, arena.start + half as u64, half);
+        inside()?;
+        let inside = rate(half, timer.time(stream, inside)?);
+        let [to, from] = staging.rates(arena.start, stream, &timer)?;
+        Ok((inside, to, from))
+    }
+
+    /// Gives the arena and the staging memory back, for others to be taken.
+    pub(crate) fn release_arena(&mut self) -> Result<(), CudaError> {
+        self.synchronize()?;
+        (self.arena, self.staging) = (None, None);
+        Ok(())
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Takes the arena, zeroed. The only allocation of device memory there is.
@@ -105,7 +168,9 @@ impl Device {
             free: memory.free_bytes,
             total: memory.total_bytes,
             reason,
+            others: self.usage.others(),
         };
+        // Asked first: where the driver lends host memory as the card's, a request beyond what is free succeeds.
         if bytes > memory.free_bytes {
             return Err(refused("the plan needs more".to_owned()));
         }
@@ -113,6 +178,9 @@ impl Device {
         self.fill(arena.start, 0, arena.bytes)?;
         self.synchronize()?;
         self.arena = Some(arena);
+        if self.staging.is_none() {
+            self.staging = Some(Staging::new()?);
+        }
         Ok(())
     }
 
@@ -178,17 +246,25 @@ impl Device {
             .map_err(driver_error("cuMemsetD8Async"))
     }
 
-    /// Copies in behind everything queued so far. Returns when the host's bytes are no longer needed.
-    pub(crate) fn write(&self, dst: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        // SAFETY: the place was checked to hold the bytes, which live until the stream has been waited for.
-        unsafe { result::memcpy_htod_async(dst, bytes, self.streams.compute) }
-            .map_err(driver_error("cuMemcpyHtoDAsync"))?;
-        self.wait(self.streams.compute)
+    /// Has `fill` write bytes that are copied in behind everything queued so far. A failure of `fill` is the inner
+    /// result.
+    pub(crate) fn write_with(
+        &mut self,
+        dst: u64,
+        bytes: usize,
+        fill: &mut plimsoll_runtime::Fill,
+    ) -> Result<io::Result<()>, CudaError> {
+        match &mut self.staging {
+            Some(staging) => staging.send(dst, bytes, self.streams.compute, fill),
+            None => {
+                Err(CudaError::Driver { call: "a copy to the card".into(), reason: "nothing was allocated".into() })
+            }
+        }
     }
 
     /// Copies out what is there once everything queued so far is done.
     pub(crate) fn read(&self, src: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
-        // SAFETY: as in `write`.
+        // SAFETY: the place was checked to hold the bytes, which live until the stream has been waited for.
         unsafe { result::memcpy_dtoh_async(bytes, src, self.streams.compute) }
             .map_err(driver_error("cuMemcpyDtoHAsync"))?;
         self.wait(self.streams.compute)
@@ -202,60 +278,6 @@ impl Device {
         // SAFETY: the stream lives as long as the device.
         unsafe { result::stream::synchronize(stream) }.map_err(driver_error("a kernel or copy failed"))
     }
-}
-
-/// The card's primary context.
-struct Context {
-    device: sys::CUdevice,
-    handle: sys::CUcontext,
-}
-
-impl Context {
-    fn new(ordinal: usize) -> Result<Self, CudaError> {
-        check_driver()?;
-        result::init().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
-        let count = result::device::get_count().map_err(|error| CudaError::NoDevice { reason: reason(error) })?;
-        if count == 0 {
-            return Err(CudaError::NoDevice { reason: "the driver lists none".to_owned() });
-        }
-        if ordinal >= count as usize {
-            return Err(CudaError::NoSuchDevice { ordinal, count: count as usize });
-        }
-        let device = result::device::get(ordinal as i32).map_err(driver_error("cuDeviceGet"))?;
-        // SAFETY: the device exists.
-        let handle =
-            unsafe { result::primary_ctx::retain(device) }.map_err(driver_error("cuDevicePrimaryCtxRetain"))?;
-        Ok(Self { device, handle })
-    }
-
-    fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, CudaError> {
-        // SAFETY: the device exists.
-        unsafe { result::device::get_attribute(self.device, attribute) }
-            .map(|value| value as u32)
-            .map_err(driver_error("cuDeviceGetAttribute"))
-    }
-
-    fn bind(&self) -> Result<(), CudaError> {
-        // SAFETY: retained until dropped.
-        unsafe { result::ctx::set_current(self.handle) }.map_err(driver_error("cuCtxSetCurrent"))
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: retained once, released once.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
-    }
-}
-
-fn check_driver() -> Result<(), CudaError> {
-    let mut found = 0;
-    // SAFETY: writes one integer; needs no initialisation.
-    unsafe { sys::cuDriverGetVersion(&raw mut found) }.result().map_err(driver_error("cuDriverGetVersion"))?;
-    if found < DRIVER_VERSION_MIN {
-        return Err(CudaError::DriverTooOld { found, needed: DRIVER_VERSION_MIN });
-    }
-    Ok(())
 }
 
 /// One queue for kernels, one for copies in each direction.
@@ -286,88 +308,6 @@ impl Drop for Streams {
     }
 }
 
-/// Loaded modules and the functions looked up so far.
-struct Kernels {
-    compiler: Compiler,
-    modules: HashMap<&'static str, sys::CUmodule>,
-    functions: HashMap<&'static str, HashMap<String, Function>>,
-}
-
-#[derive(Clone, Copy)]
-struct Function {
-    handle: sys::CUfunction,
-    /// Dynamic shared memory it may be given.
-    shared_bytes_max: u32,
-}
-
-impl Kernels {
-    /// Loads everything but attention, of which a model uses one kind of many: that comes with its first launch.
-    fn load(arch: &str) -> Result<Self, CudaError> {
-        let compiler = Compiler::new(arch, Cache::of_user())?;
-        let mut modules = HashMap::new();
-        for compiled in compiler.several(compile::modules().filter(|name| !name.starts_with("attention")))? {
-            modules.insert(compiled.module, load(&compiled)?);
-        }
-        Ok(Self { compiler, modules, functions: HashMap::new() })
-    }
-
-    fn module(&mut self, module: &'static str) -> Result<sys::CUmodule, CudaError> {
-        if let Some(&loaded) = self.modules.get(module) {
-            return Ok(loaded);
-        }
-        let loaded = load(&self.compiler.module(module)?)?;
-        self.modules.insert(module, loaded);
-        Ok(loaded)
-    }
-
-    fn function(
-        &mut self,
-        module: &'static str,
-        kernel: &str,
-        shared_bytes: u32,
-    ) -> Result<sys::CUfunction, CudaError> {
-        let known = self.functions.get(module).and_then(|functions| functions.get(kernel)).copied();
-        if let Some(function) = known.filter(|function| shared_bytes <= function.shared_bytes_max) {
-            return Ok(function.handle);
-        }
-        let handle = match known {
-            Some(function) => function.handle,
-            None => look_up(self.module(module)?, module, kernel)?,
-        };
-        if shared_bytes > SHARED_BYTES_DEFAULT {
-            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the function's module stays loaded.
-            unsafe { result::function::set_function_attribute(handle, attribute, shared_bytes as i32) }
-                .map_err(driver_error(format!("{shared_bytes} bytes of shared memory for {module}.{kernel}")))?;
-        }
-        let function = Function { handle, shared_bytes_max: shared_bytes.max(SHARED_BYTES_DEFAULT) };
-        self.functions.entry(module).or_default().insert(kernel.to_owned(), function);
-        Ok(handle)
-    }
-}
-
-fn load(compiled: &Compiled) -> Result<sys::CUmodule, CudaError> {
-    // SAFETY: the image is a complete cubin; the driver copies it.
-    unsafe { result::module::load_data(compiled.cubin.as_ptr().cast()) }
-        .map_err(driver_error(format!("loading kernels/{}.cu", compiled.module)))
-}
-
-fn look_up(loaded: sys::CUmodule, module: &str, kernel: &str) -> Result<sys::CUfunction, CudaError> {
-    let name = CString::new(kernel)
-        .map_err(|_| CudaError::Driver { call: format!("{module}.{kernel}"), reason: "no such kernel".to_owned() })?;
-    // SAFETY: the module stays loaded.
-    unsafe { result::module::get_function(loaded, name) }.map_err(driver_error(format!("{module}.{kernel}")))
-}
-
-impl Drop for Kernels {
-    fn drop(&mut self) {
-        for &module in self.modules.values() {
-            // SAFETY: loaded once, unloaded once, after the last launch.
-            let _ = unsafe { result::module::unload(module) };
-        }
-    }
-}
-
 /// The one allocation.
 struct Arena {
     start: u64,
@@ -386,6 +326,22 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated once, freed once; the device waits for its queues before it lets go.
         let _ = unsafe { result::free_sync(self.start) };
+    }
+}
+
+/// Of the card whose context is current.
+fn memory_of_card() -> Result<MemoryInfo, CudaError> {
+    let (free_bytes, total_bytes) = result::mem_get_info().map_err(driver_error("cuMemGetInfo"))?;
+    Ok(MemoryInfo { free_bytes, total_bytes })
+}
+
+/// A context that cannot be made for want of memory says who has it.
+fn crowded(error: CudaError, usage: &Usage) -> CudaError {
+    match error {
+        CudaError::Driver { call, reason } if reason.contains("OUT_OF_MEMORY") => {
+            CudaError::Crowded { call, others: usage.others() }
+        }
+        other => other,
     }
 }
 

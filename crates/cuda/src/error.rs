@@ -1,7 +1,12 @@
 use plimsoll_runtime::RuntimeError;
 use thiserror::Error;
 
+use crate::nvml::Holder;
+
 const GIB: f64 = (1u64 << 30) as f64;
+
+/// What the driver is called among the libraries.
+pub(crate) const DRIVER: &str = "NVIDIA driver";
 
 /// A library that was looked for and not found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +41,51 @@ pub enum CudaError {
     Driver { call: String, reason: String },
     #[error("cuBLASLt: {call}: {reason}")]
     Blas { call: &'static str, reason: String },
-    #[error("{name} could not provide {:.2} GiB: {:.2} of {:.2} GiB are free ({reason})\nhint: `nvidia-smi` shows who else uses the card", *bytes as f64 / GIB, *free as f64 / GIB, *total as f64 / GIB)]
-    OutOfMemory { name: String, bytes: usize, free: usize, total: usize, reason: String },
+    #[error("{name} could not provide {}: {} of {} are free ({reason}){}", gib(*bytes), gib(*free), gib(*total), holding(others))]
+    OutOfMemory { name: String, bytes: usize, free: usize, total: usize, reason: String, others: Vec<Holder> },
+    /// Not even the driver itself found room.
+    #[error("the GPU is full: {call} found no memory{}", holding(others))]
+    Crowded { call: String, others: Vec<Holder> },
+}
+
+impl CudaError {
+    /// The reason in one line, without what to do about it.
+    pub fn brief(&self) -> String {
+        match self {
+            CudaError::Missing { missing, .. } => {
+                // Without a driver there is no card, and nobody wants to hear of its libraries.
+                let driver = missing.iter().find(|missing| missing.what == DRIVER).map(|driver| vec![driver.what]);
+                let names = driver.unwrap_or_else(|| missing.iter().map(|missing| missing.what).collect());
+                format!("no {} was found", names.join(" and no "))
+            }
+            other => other.to_string().lines().next().unwrap_or_default().trim_end_matches(':').to_owned(),
+        }
+    }
+}
+
+fn gib(bytes: usize) -> String {
+    format!("{:.2} GiB", bytes as f64 / GIB)
+}
+
+/// Processes that are named in a message.
+const HOLDERS_SHOWN: usize = 4;
+
+/// Who holds how much, as the end of a sentence; empty where nobody is known.
+fn holding(others: &[Holder]) -> String {
+    if others.is_empty() { String::new() } else { format!("; in use by {}", describe_holders(others)) }
+}
+
+/// Such as `python (pid 4711) with 12.00 GiB, pid 4712`.
+pub fn describe_holders(holders: &[Holder]) -> String {
+    let describe = |Holder { pid, name, bytes }: &Holder| {
+        let who = name.as_ref().map_or(format!("pid {pid}"), |name| format!("{name} (pid {pid})"));
+        bytes.map_or(who.clone(), |bytes| format!("{who} with {}", gib(bytes as usize)))
+    };
+    let mut shown: Vec<String> = holders.iter().take(HOLDERS_SHOWN).map(describe).collect();
+    if holders.len() > HOLDERS_SHOWN {
+        shown.push(format!("{} more", holders.len() - HOLDERS_SHOWN));
+    }
+    shown.join(", ")
 }
 
 fn describe_missing(missing: &[Missing], searched: &[std::path::PathBuf]) -> String {
@@ -57,10 +105,10 @@ fn describe_missing(missing: &[Missing], searched: &[std::path::PathBuf]) -> Str
 impl From<CudaError> for RuntimeError {
     fn from(error: CudaError) -> Self {
         match error {
-            CudaError::OutOfMemory { name, bytes, free, total, reason } => RuntimeError::OutOfMemory {
+            CudaError::OutOfMemory { name, bytes, free, total, reason, others } => RuntimeError::OutOfMemory {
                 device: name,
                 bytes,
-                reason: format!("{free} of {total} bytes are free ({reason})"),
+                reason: format!("{} of {} are free ({reason}){}", gib(free), gib(total), holding(&others)),
             },
             other => RuntimeError::Device { reason: other.to_string() },
         }
@@ -89,5 +137,39 @@ mod tests {
         let text = CudaError::Missing { missing: vec![missing], searched: vec!["/opt/cuda".into()] }.to_string();
         assert!(text.contains("NVRTC (libnvrtc.so.13): pip install nvidia-cuda-nvrtc"), "{text}");
         assert!(text.contains("/opt/cuda"), "{text}");
+    }
+
+    #[test]
+    fn holders_are_named_as_far_as_they_are_known() {
+        let holder = |pid, name: Option<&str>, bytes| Holder { pid, name: name.map(str::to_owned), bytes };
+        let mut holders = vec![holder(4711, Some("python"), Some(12 << 30)), holder(9, None, None)];
+        assert_eq!(describe_holders(&holders), "python (pid 4711) with 12.00 GiB, pid 9");
+        holders.extend((0..4).map(|pid| holder(pid, None, Some(1 << 30))));
+        assert!(describe_holders(&holders).ends_with("pid 1 with 1.00 GiB, 2 more"), "{}", describe_holders(&holders));
+        let full = CudaError::OutOfMemory {
+            name: "NVIDIA H200".into(),
+            bytes: 3 << 30,
+            free: 1 << 30,
+            total: 140 << 30,
+            reason: "the plan needs more".into(),
+            others: holders[..1].to_vec(),
+        };
+        assert_eq!(
+            full.to_string(),
+            "NVIDIA H200 could not provide 3.00 GiB: 1.00 GiB of 140.00 GiB are free (the plan needs more); \
+             in use by python (pid 4711) with 12.00 GiB"
+        );
+    }
+
+    #[test]
+    fn reasons_fit_on_a_line() {
+        let missing = |what| Missing { what, names: &["x.so"], hint: "install it" };
+        let absent = |missing: Vec<Missing>| CudaError::Missing { missing, searched: Vec::new() }.brief();
+        assert_eq!(absent(vec![missing(DRIVER), missing("NVRTC")]), "no NVIDIA driver was found");
+        assert_eq!(absent(vec![missing("NVRTC"), missing("cuBLASLt")]), "no NVRTC and no cuBLASLt was found");
+        let no_device = CudaError::NoDevice { reason: "the driver lists none".into() };
+        let old = CudaError::DriverTooOld { found: 11_080, needed: 12_000 };
+        assert_eq!(old.brief(), "the NVIDIA driver supports CUDA 11.8 at most, at least 12.0 is needed");
+        assert_eq!(no_device.brief(), "no NVIDIA GPU is visible: the driver lists none");
     }
 }

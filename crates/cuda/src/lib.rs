@@ -3,7 +3,8 @@
 //!
 //! One file per operator family, named as in `graph/src/ops`, each beside `kernels/{family}.cu`.
 //! `library` finds what NVIDIA provides, `compile` and `cache` turn kernels into machine code,
-//! `device` holds the card, `call` a step's operands, `blas` and `descriptor` the products; `grouping`
+//! `device` holds the card with its `context`, its loaded `modules` and the `staging` memory, `usage` and `nvml` what
+//! of its memory is whose, `call` a step's operands, `blas` and `descriptor` the products; `grouping`
 //! says which steps of a schedule run as one, `record` keeps whole schedules to be replayed.
 //!
 //! Results depend on the active shape, the card and the libraries' versions, never on addresses:
@@ -18,9 +19,11 @@ mod blas;
 mod cache;
 mod call;
 mod compile;
+mod context;
 mod descriptor;
 mod device;
 mod dispatch;
+mod draw;
 mod elementwise;
 mod embedding;
 mod error;
@@ -29,15 +32,22 @@ mod library;
 mod linear;
 mod loss;
 mod mask;
+mod modules;
 mod narrow;
 mod norm;
+mod nvml;
 mod optimizer;
+mod profile;
 mod record;
 mod rope;
 mod score;
+mod staging;
 mod timer;
+mod usage;
 
 pub use backend::CudaBackend;
 pub use compile::{Compiled, architecture, compile_all};
 pub use device::MemoryInfo;
-pub use error::{CudaError, Missing};
+pub use error::{CudaError, Missing, describe_holders};
+pub use nvml::Holder;
+pub use profile::Profile;

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{CudaError, Missing};
+use crate::error::{CudaError, DRIVER, Missing};
 
 /// The libraries there are to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +32,20 @@ impl Library {
 
     fn missing(self) -> Missing {
         let (what, hint) = match self {
-            Library::Driver => ("NVIDIA driver", "install the driver of your card"),
+            Library::Driver => (DRIVER, "install the driver of your card"),
             Library::Nvrtc => ("NVRTC", "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime, or the CUDA toolkit"),
             Library::BlasLt => ("cuBLASLt", "pip install nvidia-cublas, or the CUDA toolkit"),
         };
         Missing { what, names: self.names(), hint }
+    }
+
+    /// A function that it must have: not everything that bears its name is it.
+    fn probe(self) -> &'static CStr {
+        match self {
+            Library::Driver => c"cuDevicePrimaryCtxRetain",
+            Library::Nvrtc => c"nvrtcCompileProgram",
+            Library::BlasLt => c"cublasLtMatmul",
+        }
     }
 
     /// Whether `cudarc` will find it.
@@ -74,26 +83,65 @@ fn open(library: Library, folders: &[PathBuf]) -> bool {
             if builtins && let Some(folder) = path.parent() {
                 open_builtins(folder);
             }
-            path.exists() && open_file(path.as_os_str().as_bytes())
+            path.is_file() && open_file(path.as_os_str().as_bytes(), Some(library.probe()))
         })
     };
-    let by_name = || library.names().iter().any(|name| open_file(name.as_bytes()));
+    let by_name = || library.names().iter().any(|name| open_file(name.as_bytes(), Some(library.probe())));
     (in_folders(&own) || by_name() || in_folders(folders)) && library.answers()
 }
 
-/// Opens a library and leaves it open.
-fn open_file(path: &[u8]) -> bool {
+/// Opens a library and leaves it open, if it has the function that is asked for.
+fn open_file(path: &[u8], probe: Option<&CStr>) -> bool {
     let Ok(path) = CString::new(path) else { return false };
     // SAFETY: loads a library NVIDIA made for this; its start-up code is trusted as the program itself is.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    !handle.is_null()
+    if handle.is_null() {
+        return false;
+    }
+    // SAFETY: the library is open; one that is not ours is closed again, before anything of it was called.
+    unsafe {
+        let there = probe.is_none_or(|symbol| !libc::dlsym(handle, symbol.as_ptr()).is_null());
+        if !there {
+            libc::dlclose(handle);
+        }
+        there
+    }
+}
+
+/// A library that was opened and stays open.
+pub(crate) struct Opened(*mut libc::c_void);
+
+impl Opened {
+    /// # Safety
+    /// `F` must be the function pointer type that the library's header gives the symbol.
+    pub(crate) unsafe fn function<F: Copy>(&self, symbol: &CStr) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut libc::c_void>(), "a function pointer") };
+        // SAFETY: asks an open library for a symbol.
+        let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
+        // SAFETY: a pointer of the same size, which the caller vouches is of that type.
+        (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
+    }
+}
+
+/// Opens the first library of these names that there is.
+pub(crate) fn open_optional(names: &[&str]) -> Option<Opened> {
+    let in_folder = |folder: PathBuf| names.iter().map(move |name| folder.join(name)).filter(|path| path.is_file());
+    let own = own_folders().flat_map(in_folder);
+    let elsewhere = DRIVER_FOLDERS.iter().map(PathBuf::from).flat_map(in_folder);
+    let mut paths = own.chain(names.iter().map(PathBuf::from)).chain(elsewhere);
+    paths.find_map(|path| {
+        let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: as in `open_file`.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        (!handle.is_null()).then_some(Opened(handle))
+    })
 }
 
 fn open_builtins(folder: &Path) {
     for path in entries(folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with("libnvrtc-builtins.so") {
-            open_file(path.as_os_str().as_bytes());
+            open_file(path.as_os_str().as_bytes(), None);
         }
     }
 }
@@ -168,8 +216,7 @@ fn library_folders() -> Vec<PathBuf> {
     for prefix in python_prefixes() {
         folders.extend(python_folders(&prefix));
     }
-    // Where containers and WSL mount the driver.
-    folders.extend(["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"].map(PathBuf::from));
+    folders.extend(DRIVER_FOLDERS.map(PathBuf::from));
     let mut known: Vec<PathBuf> = Vec::new();
     folders.into_iter().filter(|folder| folder.is_dir()).for_each(|folder| {
         if !known.contains(&folder) {
@@ -178,6 +225,9 @@ fn library_folders() -> Vec<PathBuf> {
     });
     known
 }
+
+/// Where containers and WSL mount the driver.
+const DRIVER_FOLDERS: [&str; 3] = ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"];
 
 fn toolkit_folders(root: &Path) -> Vec<PathBuf> {
     ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"].iter().map(|sub| root.join(sub)).collect()

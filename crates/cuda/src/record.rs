@@ -8,7 +8,7 @@ use plimsoll_runtime::{Active, Run};
 use crate::error::{CudaError, driver_error};
 
 /// A graph ready to be launched.
-struct Recording(sys::CUgraphExec);
+pub(crate) struct Recording(sys::CUgraphExec);
 
 // SAFETY: the driver lets any thread launch a graph whose context is current, which every way in makes sure of.
 unsafe impl Send for Recording {}
@@ -17,6 +17,35 @@ impl Drop for Recording {
     fn drop(&mut self) {
         // SAFETY: instantiated once, destroyed once. At exit the context may be gone already.
         let _ = unsafe { result::graph::exec_destroy(self.0) };
+    }
+}
+
+impl Recording {
+    /// Records what `queue` puts on the stream, which runs nothing meanwhile.
+    pub(crate) fn new<E: From<CudaError>>(
+        stream: sys::CUstream,
+        queue: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives; capturing ends below on every path.
+        unsafe { result::stream::begin_capture(stream, mode) }.map_err(driver_error("cuStreamBeginCapture"))?;
+        let queued = queue();
+        // SAFETY: as above.
+        let graph = unsafe { result::stream::end_capture(stream) };
+        queued?;
+        let graph = graph.map_err(driver_error("cuStreamEndCapture"))?;
+        // SAFETY: the graph was just made; the instance does not need it afterwards.
+        let instance = unsafe {
+            let instance = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            instance
+        };
+        Ok(Self(instance.map_err(driver_error("cuGraphInstantiate"))?))
+    }
+
+    pub(crate) fn launch(&self, stream: sys::CUstream) -> Result<(), CudaError> {
+        // SAFETY: the graph and the stream live as long as the device.
+        unsafe { result::graph::launch(self.0, stream) }.map_err(driver_error("cuGraphLaunch"))
     }
 }
 
@@ -40,8 +69,7 @@ impl Recordings {
     pub(crate) fn replay(&mut self, which: Run, active: Active, stream: sys::CUstream) -> Result<Way, CudaError> {
         match self.known.get(&(which, active)) {
             Some(Some(recording)) => {
-                // SAFETY: the graph and the stream live as long as the device.
-                unsafe { result::graph::launch(recording.0, stream) }.map_err(driver_error("cuGraphLaunch"))?;
+                recording.launch(stream)?;
                 Ok(Way::Replayed)
             }
             Some(None) => Ok(Way::Record),
@@ -60,21 +88,7 @@ impl Recordings {
         stream: sys::CUstream,
         queue: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream lives; capturing ends below on every path.
-        unsafe { result::stream::begin_capture(stream, mode) }.map_err(driver_error("cuStreamBeginCapture"))?;
-        let queued = queue();
-        // SAFETY: as above.
-        let graph = unsafe { result::stream::end_capture(stream) };
-        queued?;
-        let graph = graph.map_err(driver_error("cuStreamEndCapture"))?;
-        // SAFETY: the graph was just made; the instance does not need it afterwards.
-        let instance = unsafe {
-            let instance = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
-            let _ = result::graph::destroy(graph);
-            instance
-        };
-        let recording = Recording(instance.map_err(driver_error("cuGraphInstantiate"))?);
+        let recording = Recording::new(stream, queue)?;
         self.known.insert((which, active), Some(recording));
         Ok(())
     }

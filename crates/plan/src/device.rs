@@ -1,6 +1,10 @@
 //! What the planner knows about devices: a table of well-known cards, so that anyone can plan for any of them.
 
+use std::sync::Arc;
+
 use plimsoll_graph::{DType, Target};
+
+use crate::rates::CardRates;
 
 const GIB: u64 = 1 << 30;
 
@@ -33,14 +37,49 @@ pub struct DeviceProfile {
     pub context_bytes: u64,
     /// The same on the host's side.
     pub host_process_bytes: u64,
+    /// Page-locked host memory through which bytes go to the device.
+    pub staging_bytes: u64,
     pub target: Target,
     /// Sixteen-bit type the device computes in.
     pub native16: DType,
+    /// Whether schedules are recorded, and what each kernel of one then takes.
+    pub records: bool,
+    pub recorded_bytes_per_launch: f64,
+    /// What was measured of this very card, if it is here. It goes before the rates above.
+    pub measured: Option<Arc<CardRates>>,
 }
 
 impl DeviceProfile {
-    pub fn matmul_flops_per_s(&self, dtype: DType) -> f64 {
-        if dtype.bytes() == 2 { self.matmul16_flops_per_s } else { self.matmul32_flops_per_s }
+    /// Of a product of `[rows, cols, inner]`; `tokens` is the side of it that grows with the micro-batch.
+    pub(crate) fn product_rate(&self, dtype: DType, tokens: usize, [rows, cols, inner]: [usize; 3]) -> f64 {
+        let sixteen = dtype.bytes() == 2;
+        match &self.measured {
+            Some(rates) if sixteen => rates.products16.rate(rows, cols, inner),
+            Some(rates) => rates.products32.rate(rows, cols, inner),
+            None => {
+                let tokens = tokens as f64;
+                let peak = if sixteen { self.matmul16_flops_per_s } else { self.matmul32_flops_per_s };
+                peak * tokens / (tokens + self.half_rate_tokens)
+            }
+        }
+    }
+
+    pub(crate) fn attention_rate(&self, length: usize, gradient: bool) -> f64 {
+        self.measured.as_ref().map_or(self.attention_flops_per_s, |rates| rates.attention_flops_per_s(length, gradient))
+    }
+
+    pub(crate) fn operator_bytes_per_s(&self, operator: &str) -> f64 {
+        self.measured.as_ref().map_or(self.memory_bytes_per_s, |rates| rates.bytes_per_s(operator))
+    }
+
+    /// This profile with a card's own figures in place of the table's.
+    pub fn with_measured(mut self, rates: Arc<CardRates>) -> Self {
+        self.memory_bytes_per_s = rates.bytes_per_s("add");
+        self.bus_bytes_per_s = rates.to_device_bytes_per_s.min(rates.from_device_bytes_per_s);
+        self.launch_s = rates.launch_s;
+        self.recorded_bytes_per_launch = rates.recorded_bytes_per_launch;
+        self.measured = Some(rates);
+        self
     }
 
     /// A card that is not in the table: rates of a modest one, so that no plan counts on more.
@@ -63,8 +102,12 @@ impl DeviceProfile {
             half_rate_tokens: 16.0,
             context_bytes: 0,
             host_process_bytes: CPU_PROCESS_BYTES,
+            staging_bytes: 0,
             target: Target::cpu(threads),
             native16: DType::BF16,
+            records: false,
+            recorded_bytes_per_launch: 0.0,
+            measured: None,
         }
     }
 }
@@ -75,6 +118,12 @@ const CPU_PROCESS_BYTES: u64 = 32 << 20;
 /// Two blocks of threads on each multiprocessor of the largest cards. The same for all of them, so
 /// that sums have one order whatever the card.
 pub const GPU_PARTIAL_ROWS: usize = 256;
+
+/// Two pieces that are large enough to keep the bus busy: one is on its way while the other is filled.
+pub const GPU_STAGING_BYTES: usize = 32 << 20;
+
+/// What a recorded kernel takes where it was not measured: a few KiB of parameters and commands.
+const RECORDED_BYTES_PER_LAUNCH: f64 = 4096.0;
 
 /// One row of the table: name, GiB, sixteen-bit and float32 TFLOP/s of products, memory GB/s, bus GB/s.
 struct Card {
@@ -127,8 +176,12 @@ impl Card {
             half_rate_tokens: (self.tflops16 / 4.0).clamp(16.0, 256.0),
             context_bytes: 512 << 20,
             host_process_bytes: 512 << 20,
+            staging_bytes: GPU_STAGING_BYTES as u64,
             target: Target { workers: 1, partial_rows: GPU_PARTIAL_ROWS, matmul_workspace_bytes: 32 << 20 },
             native16: self.native16,
+            records: true,
+            recorded_bytes_per_launch: RECORDED_BYTES_PER_LAUNCH,
+            measured: None,
         }
     }
 }

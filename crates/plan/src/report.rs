@@ -21,6 +21,8 @@ pub struct Categories {
     pub transfer: u64,
     /// Taken by the driver and its libraries.
     pub context: u64,
+    /// Schedules that are recorded to be replayed.
+    pub recorded: u64,
     /// Above what any layout would need.
     pub fragmentation: u64,
 }
@@ -39,7 +41,7 @@ impl Categories {
         } += bytes;
     }
 
-    pub fn rows(&self) -> [(&'static str, u64); 11] {
+    pub fn rows(&self) -> [(&'static str, u64); 12] {
         [
             ("weights", self.weights),
             ("adapters", self.adapters),
@@ -51,6 +53,7 @@ impl Categories {
             ("workspace", self.workspace),
             ("transfer", self.transfer),
             ("context", self.context),
+            ("recorded", self.recorded),
             ("fragmentation", self.fragmentation),
         ]
     }
@@ -129,6 +132,15 @@ pub struct LayoutReport {
     pub lower_bound_bytes: u64,
 }
 
+/// What the same plan takes of a GPU under either way of running it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Modes {
+    /// Schedules are recorded once and replayed.
+    pub compiled_bytes: u64,
+    /// Step by step; nothing is recorded.
+    pub eager_bytes: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     pub fits: bool,
@@ -143,6 +155,8 @@ pub struct Report {
     pub offload: BTreeMap<String, usize>,
     pub loss_chunks: usize,
     pub layout: LayoutReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modes: Option<Modes>,
     pub predicted: Predicted,
     pub alternatives: Vec<Alternative>,
 }

@@ -14,8 +14,10 @@ use plimsoll_graph::{BatchShape, Class, Program};
 use crate::assemble::{Plan, assemble};
 use crate::lifetimes::{aligned, lifetimes};
 use crate::recompute::{Drops, droppable, recompute};
+use crate::recorded::recorded_bytes;
 use crate::report::{
-    Alternative, Categories, DeviceReport, EffectiveBatch, HostCategories, HostReport, LayoutReport, Predicted, Report,
+    Alternative, Categories, DeviceReport, EffectiveBatch, HostCategories, HostReport, LayoutReport, Modes, Predicted,
+    Report,
 };
 use crate::time::{Estimate, estimate};
 use crate::verify::verify;
@@ -103,6 +105,8 @@ struct Candidate {
     /// Position of the recompute dial.
     level: usize,
     arena_bytes: u64,
+    /// Beside the arena, if schedules are recorded.
+    recorded_bytes: u64,
     step: Estimate,
 }
 
@@ -121,7 +125,7 @@ pub fn plan(request: &Request) -> Result<Chosen, PlanError> {
     }
     // The last resort, and the plan that a refusal names: it may lie a little before the end of the dial.
     let lowest = search.lowest()?;
-    if lowest.arena_bytes <= search.arena_budget
+    if search.fits(&lowest)
         && let Some(chosen) = search.lay_out(lowest)?
     {
         return Ok(chosen);
@@ -286,23 +290,34 @@ impl<'a> Search<'a> {
         let arena_bytes = (slots + bounds.max().unwrap_or(0)) as u64;
         let repeats = self.accumulation(batch) as f64;
         let step = estimate(&micro_step, device).then(repeats, &estimate(&program.update, device));
-        Ok(Candidate { batch, loss_chunks, level, arena_bytes, step })
+        // Sampling has another shape every time and is never recorded.
+        let recorded_bytes = recorded_bytes(&graphs[..3], device);
+        Ok(Candidate { batch, loss_chunks, level, arena_bytes, recorded_bytes, step })
+    }
+
+    /// Of what recorded schedules would take, that which they do.
+    fn recorded(&self, candidate: &Candidate) -> u64 {
+        if self.request.device.records { candidate.recorded_bytes } else { 0 }
+    }
+
+    fn fits(&self, candidate: &Candidate) -> bool {
+        candidate.arena_bytes + self.recorded(candidate) <= self.arena_budget
     }
 
     /// The first position of the dial that fits, if the last one does.
     fn first_fit(&self, batch: BatchShape, loss_chunks: usize) -> Result<Option<Candidate>, PlanError> {
         let keep_all = self.evaluate(batch, loss_chunks, 0)?;
-        if keep_all.arena_bytes <= self.arena_budget {
+        if self.fits(&keep_all) {
             return Ok(Some(keep_all));
         }
         let mut fitting = self.evaluate(batch, loss_chunks, self.dial.len() - 1)?;
-        if fitting.arena_bytes > self.arena_budget {
+        if !self.fits(&fitting) {
             return Ok(None);
         }
         let (mut too_big, mut fits) = (0, self.dial.len() - 1);
         while fits - too_big > 1 {
             let middle = self.evaluate(batch, loss_chunks, (too_big + fits) / 2)?;
-            if middle.arena_bytes <= self.arena_budget {
+            if self.fits(&middle) {
                 fits = middle.level;
                 fitting = middle;
             } else {
@@ -382,7 +397,7 @@ impl<'a> Search<'a> {
             let mut program = (*self.program(candidate.batch, candidate.loss_chunks)?).clone();
             program.micro_step = recompute(&program.micro_step, &self.dial[level]);
             let plan = assemble(&program, &self.request.device.target);
-            if plan.arena_bytes as u64 <= self.arena_budget {
+            if plan.arena_bytes as u64 + self.recorded(&candidate) <= self.arena_budget {
                 verify(&plan)?;
                 let report = self.report(&plan, &candidate)?;
                 let Candidate { batch, loss_chunks, .. } = candidate;
@@ -394,7 +409,7 @@ impl<'a> Search<'a> {
 
     fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, PlanError> {
         let Request { sequences, max_length, device, budgets, .. } = *self.request;
-        let (gpu, host) = self.memories(Some(plan.categories));
+        let (gpu, host) = self.memories(Some(self.with_recorded(plan, candidate)));
         let drops = &self.dial[candidate.level].0;
         Ok(Report {
             fits: true,
@@ -411,6 +426,10 @@ impl<'a> Search<'a> {
                 arena_bytes: plan.arena_bytes as u64,
                 lower_bound_bytes: plan.lower_bound_bytes as u64,
             },
+            modes: (device.backing == Backing::Gpu).then(|| Modes {
+                compiled_bytes: gpu.total() - gpu.recorded + candidate.recorded_bytes,
+                eager_bytes: gpu.total() - gpu.recorded,
+            }),
             predicted: Predicted {
                 step_ms: candidate.step.seconds * 1e3,
                 tokens_per_s: self.tokens_per_s(candidate),
@@ -424,13 +443,17 @@ impl<'a> Search<'a> {
         (self.request.sequences * self.request.max_length) as f64 / candidate.step.seconds
     }
 
+    fn with_recorded(&self, plan: &Plan, candidate: &Candidate) -> Categories {
+        Categories { recorded: self.recorded(candidate), ..plan.categories }
+    }
+
     /// The arena's categories put into the memory they are taken from, with what no plan controls.
     fn memories(&self, arena: Option<Categories>) -> (Categories, HostCategories) {
         let fixed = self.request.fixed;
         let mut host = HostCategories {
             process: fixed.host_process_bytes,
             offload: 0,
-            pinned: 0,
+            pinned: self.request.device.staging_bytes,
             data: fixed.host_data_bytes,
             arena: None,
         };
@@ -457,7 +480,8 @@ impl<'a> Search<'a> {
             rows.push((self.describe(chosen.level), chosen.clone()));
         }
         rows.push(("lowest".to_owned(), self.lowest()?));
-        rows.sort_by(|a, b| b.1.arena_bytes.cmp(&a.1.arena_bytes).then(a.1.step.seconds.total_cmp(&b.1.step.seconds)));
+        let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
+        rows.sort_by(|a, b| bytes(&b.1).cmp(&bytes(&a.1)).then(a.1.step.seconds.total_cmp(&b.1.step.seconds)));
         let mut seen: Vec<(u64, u64)> = Vec::new();
         let mut table = Vec::new();
         for (name, candidate) in rows {
@@ -474,12 +498,12 @@ impl<'a> Search<'a> {
 
     fn alternative(&self, name: String, candidate: &Candidate, chosen: bool) -> Alternative {
         let fixed = self.request.fixed;
-        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes;
+        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes + self.request.device.staging_bytes;
         let (gpu_bytes, host_bytes) = match self.request.device.backing {
-            Backing::Gpu => (candidate.arena_bytes + fixed.gpu_context_bytes, host_fixed),
+            Backing::Gpu => (candidate.arena_bytes + self.recorded(candidate) + fixed.gpu_context_bytes, host_fixed),
             Backing::Host => (0, candidate.arena_bytes + host_fixed),
         };
-        let over = candidate.arena_bytes.saturating_sub(self.arena_budget);
+        let over = (candidate.arena_bytes + self.recorded(candidate)).saturating_sub(self.arena_budget);
         let why_not = (over > 0).then(|| format!("{:.2} GiB over the budget", over as f64 / (1u64 << 30) as f64));
         Alternative {
             name,
@@ -508,7 +532,7 @@ impl<'a> Search<'a> {
         let mut program = (*self.program(lowest.batch, lowest.loss_chunks)?).clone();
         program.micro_step = recompute(&program.micro_step, &self.dial[lowest.level]);
         let plan = assemble(&program, &self.request.device.target);
-        let (gpu, host) = self.memories(Some(plan.categories));
+        let (gpu, host) = self.memories(Some(self.with_recorded(&plan, &lowest)));
         let (memory, budget_bytes, needed_bytes, mut largest) = match self.request.device.backing {
             Backing::Gpu => ("GPU", self.request.budgets.gpu_bytes, gpu.total(), gpu.rows().to_vec()),
             Backing::Host => ("host", self.request.budgets.host_bytes, host.total(), host.rows()),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_graph::DType;
 use plimsoll_models::{DecoderConfig, Head, Recipe, preset};
-use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, known_device, plan};
+use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, known_device, plan};
 
 const GIB: u64 = 1 << 30;
 /// More than any plan here needs.
@@ -44,13 +44,15 @@ impl Ask {
 
     fn with_pins(&self, bytes: u64, goal: Goal, pins: Pins) -> Result<Chosen, PlanError> {
         let build = |batch, chunks| Ok(decoders::program(&self.config, &self.recipe, batch, chunks));
+        let staging = self.device.staging_bytes;
         plan(&Request {
             build: &build,
             sequences: self.sequences,
             group: self.recipe.head.group(),
             max_length: self.max_length,
             device: &self.device,
-            budgets: Budgets { gpu_bytes: bytes, host_bytes: bytes },
+            // On a card, the host's staging is beside the budget that is asked about.
+            budgets: Budgets { gpu_bytes: bytes, host_bytes: if bytes == 0 { 0 } else { bytes + staging } },
             fixed: Fixed {
                 gpu_context_bytes: self.device.context_bytes,
                 host_process_bytes: 1 << 20,
@@ -298,7 +300,11 @@ fn the_report_says_what_was_chosen() {
         assert!(report.alternatives.iter().all(|a| a.fits == a.why_not.is_none()));
         assert!(report.alternatives.is_sorted_by_key(|a| std::cmp::Reverse(a.gpu_bytes)));
         assert_eq!(report.layout.arena_bytes, chosen.plan.arena_bytes as u64);
-        assert_eq!(report.gpu.planned_bytes, chosen.plan.arena_bytes as u64 + ask.device.context_bytes);
+        let eager = chosen.plan.arena_bytes as u64 + ask.device.context_bytes;
+        let recorded = report.gpu.categories.recorded;
+        assert!(recorded > 0);
+        assert_eq!(report.gpu.planned_bytes, eager + recorded);
+        assert_eq!(report.modes, Some(Modes { compiled_bytes: eager + recorded, eager_bytes: eager }));
     }
 }
 

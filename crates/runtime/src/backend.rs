@@ -1,7 +1,15 @@
-use plimsoll_graph::{Extent, Target};
+use std::io;
+
+use plimsoll_graph::{DType, Extent, Target};
 use plimsoll_plan::{Buffer, Region, Step};
 
-use crate::RuntimeError;
+use crate::{Draw, RuntimeError};
+
+/// Writes a piece of a region, given how many of the region's bytes lie before it.
+pub type Fill<'a> = dyn FnMut(usize, &mut [u8]) -> io::Result<()> + 'a;
+
+/// Bytes of a piece, a multiple of every element's size, where a device has no memory for this.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// How full the micro-batch is that a schedule runs over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +39,34 @@ pub enum Run {
     Sample,
 }
 
+/// Whose memory a figure counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// This process's, by the driver.
+    Process,
+    /// All that came to be in use on the device since before this process used it, whoever took it.
+    SinceStart,
+    /// Everyone's on the device.
+    Device,
+}
+
+impl Counted {
+    pub fn name(self) -> &'static str {
+        match self {
+            Counted::Process => "process",
+            Counted::SinceStart => "since start",
+            Counted::Device => "device",
+        }
+    }
+}
+
+/// Device memory in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    pub bytes: u64,
+    pub counted: Counted,
+}
+
 /// A device: one arena, taken once, and the operators over it. Nothing else allocates device memory.
 pub trait Backend: Send {
     fn name(&self) -> &str;
@@ -57,8 +93,8 @@ pub trait Backend: Send {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Device memory in use as the driver counts it, other users included; `None` where the arena is host memory.
-    fn used_bytes(&self) -> Option<u64> {
+    /// Device memory in use by this process; `None` where the arena is host memory.
+    fn used(&self) -> Option<Used> {
         None
     }
 
@@ -67,10 +103,37 @@ pub trait Backend: Send {
         false
     }
 
-    /// Copies host bytes into the arena.
+    /// Copies host bytes into the arena, behind everything queued so far. They are no longer needed when it
+    /// returns, though the copy may still be on its way.
     fn write(&mut self, region: Region, bytes: &[u8]) -> Result<(), RuntimeError>;
 
-    /// Copies from the arena into host bytes.
+    /// Has `fill` write the region, a piece after another, where it lies or in memory from which a device takes
+    /// it. A failure of `fill` itself is the inner result.
+    fn write_with(&mut self, region: Region, fill: &mut Fill) -> Result<io::Result<()>, RuntimeError> {
+        if let Some(place) = self.host_bytes(region) {
+            return Ok(fill(0, place));
+        }
+        let mut piece = vec![0; PIECE_BYTES.min(region.bytes)];
+        for done in (0..region.bytes).step_by(PIECE_BYTES) {
+            let piece = &mut piece[..PIECE_BYTES.min(region.bytes - done)];
+            if let Err(error) = fill(done, piece) {
+                return Ok(Err(error));
+            }
+            self.write(Region { offset: region.offset + done, bytes: piece.len(), ..region }, piece)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Fills a region with drawn elements, the first of which has the index 0: the same bits on every device.
+    fn draw(&mut self, region: Region, dtype: DType, draw: Draw) -> Result<(), RuntimeError> {
+        let filled = self.write_with(region, &mut |done, piece| {
+            draw.fill(dtype, (done / dtype.bytes()) as u64, piece);
+            Ok(())
+        })?;
+        filled.map_err(|error| RuntimeError::Device { reason: error.to_string() })
+    }
+
+    /// Copies from the arena into host bytes, once everything queued so far is done.
     fn read(&self, region: Region, bytes: &mut [u8]) -> Result<(), RuntimeError>;
 
     /// The arena's own bytes, where the host can address them; lets weights be read from a file

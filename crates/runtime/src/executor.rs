@@ -53,7 +53,8 @@ impl Executor {
         }
     }
 
-    /// Runs every step of a schedule over a micro-batch that is filled as `active` says.
+    /// Runs every step of a schedule over a micro-batch that is filled as `active` says. A device may still be
+    /// at work when it returns; whatever is read from it waits.
     pub fn run(&mut self, run: Run, active: Active) -> Result<(), RuntimeError> {
         assert!(active.tokens <= self.plan.batch.tokens, "more tokens than were planned for");
         assert!(active.sequences <= self.plan.batch.sequences, "more sequences than were planned for");
@@ -68,8 +69,7 @@ impl Executor {
             Run::Evaluate => &plan.evaluate,
             Run::Sample => &plan.sample,
         };
-        backend.run_schedule(run, &schedule.steps, active)?;
-        backend.synchronize()
+        backend.run_schedule(run, &schedule.steps, active)
     }
 
     /// Runs a schedule step by step; the seconds of each step, in order.

@@ -1,10 +1,13 @@
 //! The backend interface, the executor that walks a planned schedule, and weight streaming.
 
 mod backend;
+mod draw;
 mod error;
 mod executor;
+pub mod single_step;
 pub mod weights;
 
-pub use backend::{Active, Backend, Run};
+pub use backend::{Active, Backend, Counted, Fill, Run, Used};
+pub use draw::{Distribution, Draw, mix};
 pub use error::RuntimeError;
 pub use executor::Executor;

@@ -28,6 +28,8 @@ pub struct BenchReport {
     /// From the start of the program to the end of the first update.
     pub first_step_s: f64,
     pub gpu: Memory,
+    /// Whose memory `gpu` counts: `process`, `since start` or `device`; nothing where there is no GPU.
+    pub gpu_counted: Option<&'static str>,
     pub host: Memory,
     pub predicted_step_ms: f64,
     pub loss_first: f64,
@@ -67,7 +69,7 @@ pub fn bench(
     }
     durations.sort_by(f64::total_cmp);
     let step_ms = durations[durations.len() / 2];
-    let gpu_used_bytes = session.executor().backend().used_bytes().unwrap_or(0);
+    let gpu_used = session.executor().backend().used();
     let report = &chosen.report;
     Ok(BenchReport {
         device: report.device.clone(),
@@ -75,7 +77,8 @@ pub fn bench(
         tokens_per_s: (sequences * max_length) as f64 / step_ms * 1e3,
         step_ms,
         first_step_s,
-        gpu: Memory { planned_bytes: report.gpu.planned_bytes, used_bytes: gpu_used_bytes },
+        gpu: Memory { planned_bytes: report.gpu.planned_bytes, used_bytes: gpu_used.map_or(0, |used| used.bytes) },
+        gpu_counted: gpu_used.map(|used| used.counted.name()),
         host: Memory { planned_bytes: report.host.planned_bytes, used_bytes: peak_resident_bytes() },
         predicted_step_ms: report.predicted.step_ms,
         loss_first: losses[0],

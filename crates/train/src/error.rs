@@ -34,7 +34,7 @@ pub enum TrainError {
     ModelConfig { path: PathBuf, reason: String },
     #[error("step {step}: the loss is {loss}, not a number; the weights of step {} are untouched", step - 1)]
     NotANumber { step: u64, loss: f64 },
-    #[error("step {step}: the gradient's norm is {norm}, not a number")]
+    #[error("step {step}: the gradient's norm is {norm}; the weights of step {} are untouched", step - 1)]
     BadGradient { step: u64, norm: f64 },
     #[error(
         "the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}\nhint: use the tokenizer that came with the model, or set data.tokenizer to its folder"
@@ -45,6 +45,11 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Whether an update was stopped before it touched weights and states.
+    pub(crate) fn leaves_weights(&self) -> bool {
+        matches!(self, TrainError::NotANumber { .. } | TrainError::BadGradient { .. })
+    }
+
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         TrainError::Io { path: path.to_owned(), source }
     }

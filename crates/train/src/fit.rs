@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use plimsoll_data::{Dataset, Order};
 
@@ -58,6 +58,7 @@ pub fn fit(
     let order = Order::new(task.train.groups(), session.seed(), task.shuffle);
     let mut updates = order.updates(task.sequences / task.train.group(), 0);
     let mut durations = Vec::new();
+    let mut gauge = Gauge::default();
     let (mut tokens_done, mut seconds_done) = (0, 0.0);
     let mut best = None;
     let mut outcome = Outcome {
@@ -83,7 +84,13 @@ pub fn fit(
         let batches = session.pack(&examples)?;
         let data_wait = began.elapsed();
         let lr = task.rate.at(step);
-        let result = session.update(&batches, step, lr)?;
+        let result = match session.update(&batches, step, lr) {
+            Err(error) if error.leaves_weights() && step > 1 => {
+                save(session, task, step - 1, best, &mut watch)?;
+                return Err(error);
+            }
+            updated => updated?,
+        };
         let took = began.elapsed();
         let event = Event::Step(StepEvent {
             step,
@@ -95,7 +102,7 @@ pub fn fit(
             tokens_per_s: result.tokens as f64 / took.as_secs_f64(),
             step_ms: took.as_secs_f64() * 1e3,
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
-            gpu_used_bytes: 0,
+            gpu_used_bytes: gauge.read(session),
             host_rss_bytes: resident_bytes(),
             pairs: result.pairs,
         });
@@ -133,6 +140,28 @@ pub fn fit(
         folder
     };
     Ok(outcome)
+}
+
+/// How often the driver is asked what is in use: the answer takes it up to a few milliseconds.
+const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Device memory in use, as last asked.
+#[derive(Default)]
+struct Gauge {
+    last: Option<(Instant, u64)>,
+}
+
+impl Gauge {
+    fn read(&mut self, session: &mut Session) -> u64 {
+        match self.last {
+            Some((when, bytes)) if when.elapsed() < GAUGE_INTERVAL => bytes,
+            _ => {
+                let bytes = session.executor().backend().used().map_or(0, |used| used.bytes);
+                self.last = Some((Instant::now(), bytes));
+                bytes
+            }
+        }
+    }
 }
 
 fn folder_of(watch: &Watch) -> PathBuf {

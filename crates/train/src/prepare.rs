@@ -98,7 +98,7 @@ pub fn prepare(
     let after = measured();
     let total = |f: &Fixed| f.host_process_bytes + f.host_data_bytes;
     let arena = if device.backing == Backing::Host { chosen.report.layout.arena_bytes } else { 0 };
-    if arena + total(&after) > budgets.host_bytes {
+    if arena + device.staging_bytes + total(&after) > budgets.host_bytes {
         (chosen, built) = plan_only(spec, device, budgets, after)?;
     }
     let mut true_figures = measured();

@@ -176,7 +176,7 @@ impl Session {
         Ok(loss[0])
     }
 
-    /// Applies the summed gradients. Returns their norm before clipping.
+    /// Applies the summed gradients. Returns their norm before clipping; if it is not finite, nothing was applied.
     pub fn apply(&mut self, step: u64, lr: f64) -> Result<f64, TrainError> {
         let inputs = self.built.inputs;
         let correction = |beta: f32| (1.0 - f64::from(beta).powi(step.min(i32::MAX as u64) as i32)) as f32;
@@ -191,7 +191,7 @@ impl Session {
         Ok(f64::from(clip[0]))
     }
 
-    /// One whole update. A loss that is not a number stops before the weights are touched.
+    /// One whole update. A loss or a gradient that is not a number stops before the weights are touched.
     pub fn update(&mut self, batches: &[MicroBatch], step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
         let loss = self.accumulate(batches, step)?;
         if !loss.is_finite() {

@@ -8,6 +8,7 @@ use super::print_origins;
 use crate::args::BenchArgs;
 use crate::error::Failure;
 use crate::printer::{Column, Printer, Table, bytes};
+use crate::tables::Measured;
 use crate::trouble::explained;
 use crate::{machine, spec, tables};
 
@@ -20,14 +21,16 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let present = machine::present(&resolved)?;
+    let present = machine::present(&resolved, args.common.remeasure)?;
     let spec = spec::spec(&resolved, &present.profile)?;
     let budgets = machine::budgets(&resolved, &present.profile);
+    machine::check_budget(&resolved, &present, &budgets)?;
     let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, 0, args.common.paranoid)
         .map_err(|error| explained(error, &resolved))?;
+    present.notes.iter().for_each(|note| printer.note(note));
     if !printer.is_json() {
         printer.report(tables::decisions(&prepared.chosen.report));
-        printer.report(tables::memory(&prepared.chosen.report, None));
+        printer.report(tables::memory(&prepared.chosen.report, Measured::default()));
     }
     let steps = args.common.steps.unwrap_or(STEPS);
     let mut progress = printer.progress("updates", steps);
@@ -36,6 +39,8 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
         progress.advance_to((done + steps).saturating_sub(total));
     })?;
     progress.finish();
+    let measured = Measured { gpu_bytes: Some(report.gpu.used_bytes), host_bytes: None };
+    tables::overrun(&prepared.chosen.report, measured).iter().for_each(|warning| printer.note(warning));
     if printer.is_json() {
         printer.json(&report);
         return Ok(());

@@ -7,6 +7,7 @@ use super::print_origins;
 use crate::args::PlanArgs;
 use crate::error::Failure;
 use crate::printer::Printer;
+use crate::tables::Measured;
 use crate::trouble::explained;
 use crate::{machine, spec, tables};
 
@@ -15,7 +16,7 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let device = machine::planned(&resolved)?;
+    let (device, notes) = machine::planned(&resolved, args.common.remeasure)?;
     let spec = spec::spec(&resolved, &device)?;
     let budgets = machine::budgets(&resolved, &device);
     let fixed = Fixed {
@@ -26,11 +27,15 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     match plan_only(&spec, &device, budgets, fixed) {
         Ok((chosen, _)) => {
             let report = &chosen.report;
+            notes.iter().for_each(|note| printer.note(note));
             if printer.is_json() {
                 printer.json(report);
             } else {
                 printer.data(tables::decisions(report));
-                printer.data(tables::memory(report, None));
+                printer.data(tables::memory(report, Measured::default()));
+                if report.modes.is_some() {
+                    printer.data(tables::modes(report));
+                }
                 printer.data(tables::alternatives(&report.alternatives));
             }
             Ok(())

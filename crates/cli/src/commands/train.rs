@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll_data::{ExampleRef, NO_LOSS, Tokenizer};
+use plimsoll_plan::Report;
 use plimsoll_train::{
     Event, Fit, ModelOrigin, Outcome, RunFolder, Session, TrainError, fit, peak_resident_bytes, prepare,
 };
@@ -15,6 +16,7 @@ use crate::config::{Init, Resolved};
 use crate::dataset::{self, RunData};
 use crate::error::Failure;
 use crate::printer::{Column, EvalLine, Printer, StepLine, StepLog, Table, duration};
+use crate::tables::Measured;
 use crate::trouble::explained;
 use crate::{interrupt, machine, spec, tables};
 
@@ -25,7 +27,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
         print_origins(&resolved, printer);
     }
     let out = run_folder(&resolved, args.file.as_deref())?;
-    let present = machine::present(&resolved)?;
+    let present = machine::present(&resolved, args.common.remeasure)?;
     let mut spec = spec::spec(&resolved, &present.profile)?;
     check_weights(&resolved, &spec.model.origin)?;
     let data = dataset::open(&resolved, &spec.model)?;
@@ -36,6 +38,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
     let budgets = machine::budgets(&resolved, &present.profile);
+    machine::check_budget(&resolved, &present, &budgets)?;
     let mut prepared =
         prepare(&spec, present.backend, &present.profile, budgets, data.resident_bytes(), args.common.paranoid)
             .map_err(|error| explained(error, &resolved))?;
@@ -56,22 +59,26 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     };
     let mut folder = RunFolder::create(&out, &resolved.to_yaml(), &report)?;
     let mut log = printer.steps(total, folder.open_log()?);
+    present.notes.iter().for_each(|note| log.note(note));
     data.notes().iter().for_each(|note| log.note(note));
     if prepared.session.has_new_head() {
         log.note("the model's files have no score head; it begins with a new one, drawn from the seed");
     }
     log.note(&tables::decisions(&report));
-    log.note(&tables::memory(&report, None));
+    log.note(&tables::memory(&report, Measured::default()));
     let outcome = fit(&mut prepared.session, &task, &mut folder, &mut |event| show(&mut log, event));
     log.finish();
     let outcome = outcome.map_err(|error| logged(error.into(), &mut log))?;
-    let measured = peak_resident_bytes();
-    log.note(&tables::memory(&report, Some(measured)));
+    let gpu_used = prepared.session.executor().backend().used();
+    let measured = Measured { host_bytes: Some(peak_resident_bytes()), gpu_bytes: gpu_used.map(|used| used.bytes) };
+    log.note(&tables::memory(&report, measured));
+    tables::overrun(&report, measured).iter().for_each(|warning| log.note(warning));
+    log.note(&tables::speed(report.predicted.step_ms, outcome.step_ms));
     // Whoever interrupts does not want to wait for answers.
     let asked = if outcome.interrupted { None } else { resolved.run.eval.samples };
     let samples = samples(&mut prepared.session, &data, asked.unwrap_or(0) as usize)?;
     if printer.is_json() {
-        printer.json(&summary(&outcome, &samples, measured, report.host.planned_bytes));
+        printer.json(&summary(&outcome, &samples, measured, &report));
     } else {
         conclude(&outcome, &samples, began.elapsed(), &mut log);
     }
@@ -202,7 +209,7 @@ fn answered_exactly(samples: &[Sample]) -> usize {
 }
 
 /// How the run went, for scripts.
-fn summary(outcome: &Outcome, samples: &[Sample], measured: u64, planned: u64) -> serde_json::Value {
+fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, report: &Report) -> serde_json::Value {
     json!({
         "steps": outcome.steps,
         "loss_first": outcome.first_loss,
@@ -212,7 +219,9 @@ fn summary(outcome: &Outcome, samples: &[Sample], measured: u64, planned: u64) -
         "eval_pairs": outcome.last_pairs,
         "step_ms": outcome.step_ms,
         "tokens_per_s": outcome.tokens_per_s,
-        "host": {"planned_bytes": planned, "used_bytes": measured},
+        "predicted_step_ms": report.predicted.step_ms,
+        "gpu": {"planned_bytes": report.gpu.planned_bytes, "used_bytes": measured.gpu_bytes.unwrap_or(0)},
+        "host": {"planned_bytes": report.host.planned_bytes, "used_bytes": measured.host_bytes.unwrap_or(0)},
         "samples_right": answered_exactly(samples),
         "samples": samples.len(),
         "saved": outcome.saved,

@@ -6,7 +6,7 @@ use crate::support::{SHAPE, World};
 fn json_has_every_promised_key() {
     let run = format!("{SHAPE}data: {{max_length: 32}}\nbatch: {{sequences: 4}}\n");
     let world = World::bare(&run);
-    let said = world.run(&["bench", "run.yaml", "--json", "--steps", "2"]).ok();
+    let said = world.run(&["bench", "run.yaml", "--json", "--steps", "2", "--device", "cpu"]).ok();
     assert_eq!(said.stderr, "");
     let result = said.json();
     assert_eq!((result["device"].as_str(), result["steps"].as_u64()), (Some("cpu"), Some(2)));

@@ -5,6 +5,7 @@ mod bad_model;
 mod bad_run;
 mod bench;
 mod disk;
+mod faults;
 mod plan;
 mod reward;
 mod run_folder;

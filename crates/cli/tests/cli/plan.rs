@@ -129,3 +129,22 @@ fn smallest_budget(stderr: &str, flag: &str) -> String {
     let line = stderr.lines().find_map(|line| line.strip_prefix(&hint));
     line.unwrap_or_else(|| panic!("no budget in {stderr}")).to_owned()
 }
+
+/// What a plan takes under either mode, in one answer.
+#[test]
+fn both_modes_are_shown_for_a_card() {
+    let world = World::bare(&format!("{SHAPE}data: {{max_length: 32}}\nbatch: {{sequences: 4}}\n"));
+    let json = |mode: &str| {
+        world.run(&["plan", "run.yaml", "--json", "--device", "RTX 4090", "--gpu", "2GiB", "--mode", mode]).ok().json()
+    };
+    let compiled = json("compiled");
+    let bytes = |path: &str| compiled["modes"][path].as_u64().expect("a size");
+    let recorded = compiled["gpu"]["categories"]["recorded"].as_u64().expect("a size");
+    assert!(recorded > 0);
+    assert_eq!(bytes("compiled_bytes"), compiled["gpu"]["planned_bytes"].as_u64().expect("a size"));
+    assert_eq!(bytes("compiled_bytes"), bytes("eager_bytes") + recorded);
+    let eager = json("eager");
+    assert_eq!(eager["gpu"]["planned_bytes"], compiled["modes"]["eager_bytes"]);
+    assert_eq!(eager["gpu"]["categories"]["recorded"], 0);
+    assert_eq!(eager["modes"], compiled["modes"], "the other mode is shown whichever is chosen");
+}

@@ -128,3 +128,19 @@ fn the_best_checkpoint_outlives_newer_ones() {
     expected.dedup();
     assert_eq!(world.names("out/checkpoints"), expected);
 }
+
+/// Weights that run away end the run; what they were after the last good update is kept, and the error says which.
+#[test]
+fn a_run_that_diverges_keeps_the_last_good_state() {
+    let world = World::new();
+    let args =
+        ["train", "run.yaml", "--out", "out", "--device", "cpu", "--set", "optimizer.lr=1e38", "--set", "clip=none"];
+    let said = world.run(&args);
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    let updates = world.losses("out").len();
+    assert!(updates >= 1, "the first update is a good one");
+    let last = said.stderr.lines().rev().find(|line| line.starts_with("error: ")).expect("an error");
+    assert!(last.contains(&format!("the weights of step {updates} are untouched")), "{last}");
+    assert_eq!(world.names("out/checkpoints"), [format!("step-{updates}")]);
+    assert!(world.names(&format!("out/checkpoints/step-{updates}")).contains(&"model.safetensors".to_owned()));
+}

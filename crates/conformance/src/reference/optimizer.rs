@@ -6,7 +6,11 @@ use super::Array;
 pub fn global_norm(op: &GlobalNorm, inputs: &[&Array]) -> Array {
     let squares: f64 = inputs[1..].iter().flat_map(|g| &g.data).map(|g| g * g).sum();
     let norm = squares.sqrt();
-    let factor = op.max_norm.map_or(1.0, |max| (f64::from(max) / (norm + 1e-6)).min(1.0));
+    let factor = match op.max_norm {
+        _ if !norm.is_finite() => f64::NAN,
+        Some(max) => (f64::from(max) / (norm + 1e-6)).min(1.0),
+        None => 1.0,
+    };
     Array::new(&[2], vec![norm, factor])
 }
 
@@ -25,7 +29,8 @@ pub fn adamw(op: &AdamW, inputs: &[&Array]) -> Vec<Array> {
     if op.master {
         p = inputs[6].clone();
     }
-    for i in 0..p.data.len() {
+    let len = if factor.is_nan() { 0 } else { p.data.len() };
+    for i in 0..len {
         let gradient = g.data[i] * factor;
         m.data[i] = beta1 * m.data[i] + (1.0 - beta1) * gradient;
         v.data[i] = beta2 * v.data[i] + (1.0 - beta2) * gradient * gradient;
@@ -46,7 +51,8 @@ pub fn sgd(op: &Sgd, inputs: &[&Array]) -> Vec<Array> {
     if op.master {
         p = (*state.next().expect("master")).clone();
     }
-    for i in 0..p.data.len() {
+    let len = if factor.is_nan() { 0 } else { p.data.len() };
+    for i in 0..len {
         let mut direction = g.data[i] * factor + f64::from(op.weight_decay) * p.data[i];
         if let Some(momentum) = &mut momentum {
             momentum.data[i] = f64::from(op.momentum) * momentum.data[i] + direction;

@@ -1,10 +1,12 @@
 //! What happens once per update: the global norm, the clip factor, the step. Every optimizer leaves
-//! the gradient zeroed, so the next micro-step can accumulate at once.
+//! the gradient zeroed, so the next micro-step can accumulate at once. Where the norm is not finite the clip factor is
+//! not a number, and every optimizer leaves parameters, states and masters as they are.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::{Cost, GraphError, Target, Value};
 
-/// Inputs `clip [2], grads…`; output `clip = [norm, factor]` with `factor = min(1, max_norm / (norm + 1e-6))`.
+/// Inputs `clip [2], grads…`; output `clip = [norm, factor]` with `factor = min(1, max_norm / (norm + 1e-6))`,
+/// NaN where the norm is not finite.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GlobalNorm {
     pub max_norm: Option<f32>,

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use plimsoll_graph::{DType, Shape};
 use plimsoll_plan::Region;
 use safetensors::tensor::{Dtype, Metadata};
 
-use super::{PIECE_BYTES, WeightError};
+use super::WeightError;
 use crate::Backend;
 
 /// Headers beyond this are not headers.
@@ -110,43 +111,85 @@ impl Checkpoint {
     ) -> Result<(), WeightError> {
         self.check(name, shape)?;
         let (info, path, file) = self.find(name, shape)?;
-        let direct = matches!(
-            (info.dtype, dtype),
-            (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16)
-        );
-        if direct && let Some(place) = backend.host_bytes(region) {
-            return file.read_exact_at(place, info.offset).map_err(|e| WeightError::read(path, e));
+        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: dtype };
+        backend.write_with(region, &mut |done, place| stored.read(done, place))?.map_err(|e| WeightError::read(path, e))
+    }
+}
+
+/// Threads that read at the same time: one alone does not keep a fast disk busy, nor the way to a device.
+const READERS: usize = 4;
+/// Bytes below which a second one is not worth it.
+const READER_BYTES_MIN: usize = 1 << 20;
+/// Bytes that a thread holds before it converts them.
+const RAW_BYTES: usize = 256 << 10;
+
+/// A tensor in its file, and the type it is wanted in.
+struct Stored<'a> {
+    file: &'a File,
+    dtype: Dtype,
+    offset: u64,
+    wanted: DType,
+}
+
+impl Stored<'_> {
+    /// Fills `place` with what begins `done` bytes behind the tensor's beginning, counted in the wanted type.
+    fn read(&self, done: usize, place: &mut [u8]) -> io::Result<()> {
+        // Whole elements of any type.
+        let part_bytes = place.len().div_ceil(READERS).max(READER_BYTES_MIN).next_multiple_of(64);
+        let mut parts = place.chunks_mut(part_bytes).enumerate();
+        let Some((_, first)) = parts.next() else { return Ok(()) };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = parts
+                .map(|(index, part)| scope.spawn(move || self.read_part(done + index * part_bytes, part)))
+                .collect();
+            let read = self.read_part(done, first);
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            others.into_iter().map(join).fold(read, io::Result::and)
+        })
+    }
+
+    fn read_part(&self, done: usize, place: &mut [u8]) -> io::Result<()> {
+        let (stored, wanted) = (self.dtype.bitsize() / 8, self.wanted.bytes());
+        let at = |done: usize| self.offset + (done / wanted * stored) as u64;
+        if self.is_direct() {
+            return self.file.read_exact_at(place, at(done));
         }
-        let stored = info.dtype.bitsize() / 8;
-        let per_piece = PIECE_BYTES / 8;
-        let mut raw = vec![0; per_piece * stored];
-        let mut converted = Vec::with_capacity(per_piece * dtype.bytes());
-        let mut done = 0;
-        while done < shape.elements() {
-            let count = per_piece.min(shape.elements() - done);
-            let raw = &mut raw[..count * stored];
-            file.read_exact_at(raw, info.offset + (done * stored) as u64).map_err(|e| WeightError::read(path, e))?;
-            converted.clear();
-            convert(raw, info.dtype, dtype, &mut converted);
-            let offset = region.offset + done * dtype.bytes();
-            backend.write(Region { offset, bytes: converted.len(), ..region }, &converted)?;
-            done += count;
+        let mut raw = vec![0; RAW_BYTES.min(place.len() / wanted * stored)];
+        let piece_bytes = RAW_BYTES / stored * wanted;
+        for (index, piece) in place.chunks_mut(piece_bytes).enumerate() {
+            let raw = &mut raw[..piece.len() / wanted * stored];
+            self.file.read_exact_at(raw, at(done + index * piece_bytes))?;
+            convert(raw, self.dtype, self.wanted, piece);
         }
         Ok(())
+    }
+
+    fn is_direct(&self) -> bool {
+        matches!(
+            (self.dtype, self.wanted),
+            (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16)
+        )
     }
 }
 
 /// Element by element through float32, which holds both sixteen-bit types exactly.
-fn convert(raw: &[u8], from: Dtype, to: DType, out: &mut Vec<u8>) {
-    let mut push = |x: f32| match to {
-        DType::BF16 => out.extend(bf16::from_f32(x).to_le_bytes()),
-        DType::F16 => out.extend(f16::from_f32(x).to_le_bytes()),
-        _ => out.extend(x.to_le_bytes()),
-    };
+fn convert(raw: &[u8], from: Dtype, to: DType, out: &mut [u8]) {
     match from {
-        Dtype::BF16 => raw.chunks_exact(2).for_each(|b| push(bf16::from_le_bytes([b[0], b[1]]).to_f32())),
-        Dtype::F16 => raw.chunks_exact(2).for_each(|b| push(f16::from_le_bytes([b[0], b[1]]).to_f32())),
-        _ => raw.chunks_exact(4).for_each(|b| push(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+        Dtype::BF16 => store(raw.as_chunks().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32()), to, out),
+        Dtype::F16 => store(raw.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()), to, out),
+        _ => store(raw.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)), to, out),
+    }
+}
+
+fn store(numbers: impl Iterator<Item = f32>, to: DType, out: &mut [u8]) {
+    match to {
+        DType::BF16 => {
+            numbers.zip(out.as_chunks_mut().0).for_each(|(x, place)| *place = bf16::from_f32(x).to_le_bytes())
+        }
+        DType::F16 => numbers.zip(out.as_chunks_mut().0).for_each(|(x, place)| *place = f16::from_f32(x).to_le_bytes()),
+        _ => numbers.zip(out.as_chunks_mut().0).for_each(|(x, place)| *place = x.to_le_bytes()),
     }
 }
 

@@ -1,0 +1,43 @@
+//! The card's own figures: measured at first use, kept on disk from then on.
+
+mod cases;
+mod file;
+mod measure;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use plimsoll_plan::CardRates;
+use plimsoll_runtime::{Backend, RuntimeError};
+
+use crate::CudaBackend;
+
+/// What is known of a card, and where it is kept.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    pub rates: Arc<CardRates>,
+    /// `None` where there is no folder to keep it in.
+    pub file: Option<PathBuf>,
+    /// Whether it was measured just now.
+    pub fresh: bool,
+}
+
+impl CudaBackend {
+    /// The card's figures: those on disk if they are of this card, driver, libraries and kernels, else measured
+    /// now, which takes one to three seconds and up to half a GiB of the card. With `anew`, always measured.
+    /// Must come before the arena is taken.
+    pub fn profile(&mut self, anew: bool) -> Result<Profile, RuntimeError> {
+        let key = self.device().profile_key();
+        let kept = file::Kept::of_user(self.name(), &key);
+        let known = if anew { None } else { kept.read() };
+        if let Some(rates) = known {
+            return Ok(Profile { rates: Arc::new(rates), file: kept.path(), fresh: false });
+        }
+        let rates = measure::measure(self)?;
+        if !rates.is_sound() {
+            return Err(RuntimeError::Device { reason: format!("{}: rates make no sense: {rates:?}", self.name()) });
+        }
+        kept.write(&rates);
+        Ok(Profile { rates: Arc::new(rates), file: kept.path(), fresh: true })
+    }
+}

@@ -1,0 +1,208 @@
+//! What is measured: operators in shapes that training has.
+
+use plimsoll_graph::ops::{
+    Activation, AdamW, Add, Attention, AttentionGrad, Dest, Embed, Gated, GatedGrad, GlobalNorm, HYPER_LEN, Heads,
+    InnerDropout, Linear, LinearKind, LossGrad, RmsNorm, RmsNormGrad, Rope, VocabLoss,
+};
+use plimsoll_graph::{DType, Extent, Op, Value};
+use plimsoll_runtime::single_step::value;
+
+/// Tokens of a micro-batch.
+pub(super) const TOKENS: usize = 4096;
+const DIM: usize = 4096;
+const FFN: usize = 8192;
+const RANK: usize = 16;
+const HEADS: Heads = Heads { query: 32, kv: 8, head_dim: 128 };
+/// Elements of a tensor that is updated.
+const TRAINED: usize = 1 << 24;
+const VOCABULARY: usize = 16_384;
+
+/// An operator, its inputs, and the numbers that those hold which are no floats.
+pub(super) struct Case {
+    /// Under which the rate is kept.
+    pub(super) name: &'static str,
+    pub(super) op: Op,
+    pub(super) inputs: Vec<Value>,
+    pub(super) contents: Vec<(usize, Vec<i32>)>,
+    pub(super) sequences: usize,
+}
+
+fn case(name: &'static str, op: impl Into<Op>, inputs: Vec<Value>) -> Case {
+    Case { name, op: op.into(), inputs, contents: Vec::new(), sequences: 1 }
+}
+
+fn tokens(cols: usize) -> Value {
+    value(&[TOKENS, cols], DType::BF16, Extent::Tokens)
+}
+
+fn per_token(dtype: DType) -> Value {
+    value(&[TOKENS], dtype, Extent::Tokens)
+}
+
+fn fixed(dims: &[usize], dtype: DType) -> Value {
+    value(dims, dtype, Extent::Fixed)
+}
+
+pub(super) fn product(rows: usize, cols: usize, inner: usize, dtype: DType) -> Case {
+    let inputs = vec![value(&[rows, inner], dtype, Extent::Tokens), fixed(&[cols, inner], dtype)];
+    case("linear", Linear::forward(), inputs)
+}
+
+/// A sum of two numbers or so: all of it is the launch.
+pub(super) fn tiny() -> Case {
+    let inputs = vec![value(&[8, 8], DType::BF16, Extent::Tokens), value(&[8, 8], DType::BF16, Extent::Tokens)];
+    case("add", Add, inputs)
+}
+
+/// Operators that move bytes.
+pub(super) fn moving() -> Vec<Case> {
+    let weight = || fixed(&[DIM], DType::BF16);
+    let norm = |residual| RmsNorm { eps: 1e-5, weight: true, residual };
+    let gradient = RmsNormGrad { weight: true, weight_grad: false, accumulate: true };
+    let positions: Vec<i32> = (0..TOKENS as i32).collect();
+    let rotary =
+        || vec![tokens(HEADS.fused_cols()), fixed(&[TOKENS, HEADS.head_dim], DType::F32), per_token(DType::I32)];
+    let mut cases = vec![
+        case("add", Add, vec![tokens(DIM), tokens(DIM)]),
+        case("rms_norm", norm(false), vec![tokens(DIM), weight()]),
+        case("add_rms_norm", norm(true), vec![tokens(DIM), tokens(DIM), weight()]),
+        case("rms_norm_grad", gradient, vec![tokens(DIM), per_token(DType::F32), tokens(DIM), weight(), tokens(DIM)]),
+        case("gated", Gated(Activation::Silu), vec![tokens(2 * FFN)]),
+        case("gated_grad", GatedGrad(Activation::Silu), vec![tokens(2 * FFN), tokens(FFN)]),
+    ];
+    for (name, inverse) in [("rope", false), ("rope_grad", true)] {
+        let mut rope = case(name, Rope { heads: HEADS, inverse }, rotary());
+        rope.contents = vec![(2, positions.clone())];
+        cases.push(rope);
+    }
+    let mut embed = case(
+        "embed",
+        Embed { dtype: DType::BF16 },
+        vec![fixed(&[VOCABULARY, DIM], DType::BF16), per_token(DType::I32)],
+    );
+    embed.contents = vec![(1, positions.iter().map(|p| p * 3 % VOCABULARY as i32).collect())];
+    cases.push(embed);
+    cases.extend(updates());
+    cases.extend(adapters());
+    cases
+}
+
+fn updates() -> [Case; 2] {
+    let tensor = |dtype| fixed(&[TRAINED], dtype);
+    let floats = |len| fixed(&[len], DType::F32);
+    let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, master: true };
+    let inputs = vec![
+        tensor(DType::BF16),
+        tensor(DType::F32),
+        tensor(DType::F32),
+        tensor(DType::F32),
+        floats(HYPER_LEN),
+        floats(2),
+        tensor(DType::F32),
+    ];
+    [
+        case("adamw", adamw, inputs),
+        case("global_norm", GlobalNorm { max_norm: Some(1.0) }, vec![floats(2), tensor(DType::F32)]),
+    ]
+}
+
+/// The six products of an adapter, with dropout where it has it.
+fn adapters() -> Vec<Case> {
+    let dropped = |mut op: Linear, mut inputs: Vec<Value>, name| {
+        op.dropout = Some(InnerDropout { p: 0.1, site: 1 });
+        let rows = inputs.len();
+        inputs.extend([per_token(DType::U32), fixed(&[4], DType::U32)]);
+        let mut case = case(name, op, inputs);
+        case.contents = vec![(rows, (0..TOKENS as i32).collect()), (rows + 1, vec![1, 2, 3, 4])];
+        case
+    };
+    let op = |kind, dest| Linear { kind, dest, alpha: 2.0, ..Linear::forward() };
+    let down = || fixed(&[RANK, DIM], DType::BF16);
+    let up = || fixed(&[DIM, RANK], DType::BF16);
+    let grad = |rows, cols| fixed(&[rows, cols], DType::F32);
+    use LinearKind::{Forward, InputGrad, WeightGrad};
+    vec![
+        dropped(op(Forward, Dest::Fresh), vec![tokens(DIM), down()], "linear_down"),
+        case("linear_up", op(Forward, Dest::Accumulate), vec![tokens(RANK), up(), tokens(DIM)]),
+        case("linear_up_input_grad", op(InputGrad, Dest::Fresh), vec![tokens(DIM), up()]),
+        dropped(op(InputGrad, Dest::Accumulate), vec![tokens(RANK), down(), tokens(DIM)], "linear_down_input_grad"),
+        case(
+            "linear_up_weight_grad",
+            op(WeightGrad, Dest::Accumulate),
+            vec![tokens(DIM), tokens(RANK), grad(DIM, RANK)],
+        ),
+        dropped(
+            op(WeightGrad, Dest::Accumulate),
+            vec![tokens(RANK), tokens(DIM), grad(RANK, DIM)],
+            "linear_down_weight_grad",
+        ),
+    ]
+}
+
+/// Forward and gradient over sequences of one length.
+pub(super) fn attention(length: usize) -> [Case; 2] {
+    let sequences = TOKENS / length;
+    let op = Attention { heads: HEADS, scale: 0.088, window: None, max_length: length };
+    let bounds: Vec<i32> = (0..=sequences).map(|i| (i * length) as i32).collect();
+    let boundaries = || value(&[sequences + 1], DType::I32, Extent::Boundaries);
+    let (qkv, out) = (|| tokens(HEADS.fused_cols()), || tokens(HEADS.query * HEADS.head_dim));
+    let lse = value(&[TOKENS, HEADS.query], DType::F32, Extent::Tokens);
+    let mut forward = case("attention", op.clone(), vec![qkv(), boundaries()]);
+    forward.contents = vec![(1, bounds.clone())];
+    let mut gradient = case("attention_grad", AttentionGrad(op), vec![qkv(), out(), lse, out(), boundaries()]);
+    gradient.contents = vec![(4, bounds)];
+    [forward, gradient].map(|case| Case { sequences, ..case })
+}
+
+/// The loss over a vocabulary, with its gradients.
+pub(super) fn loss() -> Case {
+    let (rows, dim) = (TOKENS / 2, DIM / 2);
+    let op = VocabLoss { softcap: None, chunks: 1, grad: Some(LossGrad { weight: false }) };
+    let inputs = vec![
+        value(&[rows, dim], DType::BF16, Extent::Tokens),
+        fixed(&[VOCABULARY, dim], DType::BF16),
+        value(&[rows], DType::I32, Extent::Tokens),
+        fixed(&[1], DType::F32),
+        fixed(&[1], DType::F64),
+    ];
+    let mut case = case("vocab_loss", op, inputs);
+    case.contents = vec![(2, (0..rows as i32).map(|t| t * 5 % VOCABULARY as i32).collect())];
+    case
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_graph::Target;
+    use plimsoll_plan::narrow_name;
+    use plimsoll_runtime::single_step::lay_out;
+
+    use super::super::measure::{ARENA_BYTES, PRODUCT_SIZES};
+    use super::*;
+
+    /// Every case can be built, fits the memory it is measured in, and is looked up under the name it is kept under.
+    #[test]
+    fn cases_fit_and_are_named_as_the_planner_names_them() {
+        let target =
+            Target { workers: 1, partial_rows: plimsoll_plan::GPU_PARTIAL_ROWS, matmul_workspace_bytes: 32 << 20 };
+        let [rows, cols, inner] = PRODUCT_SIZES.map(|sizes| *sizes.last().expect("some"));
+        let mut all = moving();
+        all.extend([loss(), tiny(), product(rows, cols, inner, DType::BF16), product(4096, 4096, 4096, DType::F32)]);
+        all.extend([512, 2048].into_iter().flat_map(attention));
+        for case in all {
+            let (step, bytes) = lay_out(case.op.clone(), &case.inputs, &target, true).expect(case.name);
+            assert!(bytes <= ARENA_BYTES, "{} takes {bytes} bytes", case.name);
+            for (index, numbers) in &case.contents {
+                assert_eq!(step.inputs[*index].region.bytes, 4 * numbers.len(), "{}", case.name);
+            }
+            let inputs: Vec<&Value> = case.inputs.iter().collect();
+            let expected = match &case.op {
+                Op::Linear(op) => {
+                    let (_, wide, out) = op.dims(&inputs);
+                    narrow_name(op.kind, wide, out).unwrap_or("linear")
+                }
+                op => plimsoll_graph::OpRule::name(op),
+            };
+            assert_eq!(case.name, expected);
+        }
+    }
+}
