@@ -188,10 +188,11 @@ fn check_sixteen(
     }
 }
 
-/// A product that masks apart rounds the masked rows, or what it then masks; one that adds a bias apart rounds the sum.
+/// A product that masks apart rounds the masked rows, or what it then masks; one that adds a bias apart rounds the sum; and
+/// a library may round the product before it adds what is there.
 fn apart(op: &Linear) -> impl Fn(Rounding) -> Rounding {
     let stores = if op.kind == LinearKind::InputGrad && op.dropout.is_some() { 2.0 } else { 1.0 };
-    let within = if op.bias || op.dropout.is_some() { 1.0 } else { 0.0 };
+    let within = if op.bias || op.dropout.is_some() || op.dest == Dest::Accumulate { 1.0 } else { 0.0 };
     move |rounding| rounding.stores(stores).within(within)
 }
 
