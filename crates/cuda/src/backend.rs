@@ -71,17 +71,6 @@ impl CudaBackend {
         self.device.footprint()
     }
 
-    /// Runs the steps while timing the library's algorithms for each new shape of product, and keeps the
-    /// fastest. Also loads every kernel the steps use. The steps' outputs are left with arbitrary numbers,
-    /// so this comes before anything that matters is in the arena.
-    pub fn pick_algorithms(&mut self, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
-        self.device.blas().set_timing(true);
-        let ran = steps.iter().try_for_each(|step| self.run(step, active));
-        self.device.blas().set_timing(false);
-        ran?;
-        self.synchronize()
-    }
-
     /// Steps run one by one instead of being recorded and replayed.
     pub fn eager(mut self) -> Self {
         self.recordings = None;

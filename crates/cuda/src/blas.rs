@@ -1,7 +1,7 @@
-//! Matrix products through cuBLASLt: descriptors and algorithms kept per shape, scratch from the
+//! Matrix products through cuBLASLt: descriptors and algorithm kept per shape, scratch from the
 //! step's workspace. Nothing here allocates device memory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -12,18 +12,14 @@ use plimsoll_graph::DType;
 use crate::descriptor::{MatrixLayout, Operation, Preference, blas_error, data_type};
 use crate::device::Device;
 use crate::error::CudaError;
-use crate::timer::Timer;
 
-/// Algorithms of the heuristic's list that are kept to choose from.
+/// Algorithms that the heuristic is asked for; the first may be of no use here.
 const CANDIDATES: usize = 8;
 /// Addresses are multiples of at least this, so that claiming no more makes the choice of an algorithm,
 /// and with it every bit of the result, independent of where the plan put a buffer.
 const ALIGNMENT_MAX: u64 = 64;
 /// Sums that are split among blocks meet in float32 in the workspace: exact as unsplit ones, and in a fixed order.
 const REDUCTION_IN_FLOAT32: u32 = 2;
-/// Another algorithm than the heuristic's first must be this much faster to replace it.
-const PREFERENCE: f32 = 0.97;
-const TIMED_RUNS: usize = 5;
 
 /// A row-major matrix in memory, read as it lies or transposed.
 #[derive(Debug, Clone, Copy)]
@@ -99,18 +95,12 @@ struct Key {
 pub(crate) struct Blas {
     handle: sys::cublasLtHandle_t,
     prepared: RefCell<HashMap<Key, Option<Rc<Prepared>>>>,
-    /// While set, the first run of every new shape times the candidates.
-    timing: Cell<bool>,
 }
 
 impl Blas {
     pub(crate) fn new() -> Result<Self, CudaError> {
         let handle = result::create_handle().map_err(blas_error("cublasLtCreate"))?;
-        Ok(Self { handle, prepared: RefCell::default(), timing: Cell::new(false) })
-    }
-
-    pub(crate) fn set_timing(&self, timing: bool) {
-        self.timing.set(timing);
+        Ok(Self { handle, prepared: RefCell::default() })
     }
 
     /// Queues the product on the compute stream. An empty one leaves the result as it is.
@@ -155,36 +145,7 @@ impl Blas {
         if let Some(bias) = product.bias {
             prepared.operation.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
-        if self.timing.get() && !prepared.timed.replace(true) {
-            self.choose(device, product, prepared, workspace)?;
-        }
-        self.launch(device, product, prepared, prepared.chosen.get(), workspace)
-    }
-
-    /// Times every candidate where it stands and keeps the fastest.
-    fn choose(
-        &self,
-        device: &Device,
-        product: &Product,
-        prepared: &Prepared,
-        workspace: (u64, usize),
-    ) -> Result<(), CudaError> {
-        let timer = Timer::new()?;
-        let mut best = (f32::INFINITY, 0);
-        for candidate in 0..prepared.algorithms.len() {
-            self.launch(device, product, prepared, candidate, workspace)?;
-            let mut fastest = f32::INFINITY;
-            for _ in 0..TIMED_RUNS {
-                let ms = timer
-                    .time(device.compute_stream(), || self.launch(device, product, prepared, candidate, workspace))?;
-                fastest = fastest.min(ms);
-            }
-            if fastest < best.0 * PREFERENCE {
-                best = (fastest, candidate);
-            }
-        }
-        prepared.chosen.set(best.1);
-        Ok(())
+        self.launch(device, product, prepared, workspace)
     }
 
     fn launch(
@@ -192,7 +153,6 @@ impl Blas {
         device: &Device,
         product: &Product,
         prepared: &Prepared,
-        candidate: usize,
         workspace: (u64, usize),
     ) -> Result<(), CudaError> {
         let (onto, beta) = match product.onto {
@@ -217,7 +177,7 @@ impl Blas {
                 prepared.result.0,
                 address(product.result),
                 prepared.result.0,
-                &raw const prepared.algorithms[candidate],
+                &raw const prepared.algorithm,
                 address(workspace.0),
                 workspace.1,
                 device.compute_stream().cast(),
@@ -257,15 +217,13 @@ impl Product {
     }
 }
 
-/// Descriptors of one kind of product, and the algorithms that can do it, the most promising first.
+/// Descriptors of one kind of product, and the algorithm that does it.
 struct Prepared {
     operation: Operation,
     left: MatrixLayout,
     right: MatrixLayout,
     result: MatrixLayout,
-    algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
-    chosen: Cell<usize>,
-    timed: Cell<bool>,
+    algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
 impl Prepared {
@@ -283,21 +241,18 @@ impl Prepared {
         let right = oriented(key.depth, key.cols, key.right)?;
         let result = MatrixLayout::new(result_dtype, key.cols, key.rows, key.result_stride)?;
         let operation = Operation::new(key.left.1, key.right.1, key.bias.then_some(result_dtype))?;
-        let algorithms = algorithms(handle, key, &operation, [&right, &left, &result])?;
-        if algorithms.is_empty() {
-            return Ok(None);
-        }
-        let (chosen, timed) = (Cell::new(0), Cell::new(false));
-        Ok(Some(Self { operation, left, right, result, algorithms, chosen, timed }))
+        let algorithm = algorithm(handle, key, &operation, [&right, &left, &result])?;
+        Ok(algorithm.map(|algorithm| Self { operation, left, right, result, algorithm }))
     }
 }
 
-fn algorithms(
+/// The most promising one that the library's heuristic names. Timing the others gains nothing: see docs/measurements.md.
+fn algorithm(
     handle: sys::cublasLtHandle_t,
     key: &Key,
     operation: &Operation,
     [right, left, result]: [&MatrixLayout; 3],
-) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CudaError> {
+) -> Result<Option<sys::cublasLtMatmulAlgo_t>, CudaError> {
     use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
     let preference = Preference::new()?;
     preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(key.workspace_bytes as u64))?;
@@ -327,7 +282,7 @@ fn algorithms(
     };
     match status {
         sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS => {}
-        sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => return Ok(Vec::new()),
+        sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => return Ok(None),
         other => {
             let reason = format!("{other:?} for {key:?}");
             return Err(CudaError::Blas { call: "cublasLtMatmulAlgoGetHeuristic", reason });
@@ -336,5 +291,5 @@ fn algorithms(
     let usable = |found: &&sys::cublasLtMatmulHeuristicResult_t| {
         found.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS && found.workspaceSize <= key.workspace_bytes
     };
-    Ok(found[..count as usize].iter().filter(usable).map(|found| found.algo).collect())
+    Ok(found[..count as usize].iter().find(usable).map(|found| found.algo))
 }

@@ -95,6 +95,8 @@ fn other_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> (&'static str, f64
     match (cost.unit, op) {
         (_, Op::Attention(op)) => longer("attention", attention(op.max_length, false), traffic_s),
         (_, Op::AttentionGrad(op)) => longer("attention", attention(op.0.max_length, true), traffic_s),
+        // So narrow that they are a matter of bytes.
+        (_, Op::AdapterUp(_) | Op::AdapterUpGrad(_)) if device.measured.is_some() => ("memory", traffic_s),
         (Unit::Matmul, _) => {
             let rows = io.inputs[0].shape.rows();
             let rate = device.product_rate(io.inputs[0].dtype, rows, [rows, usize::MAX, usize::MAX]);
@@ -146,13 +148,10 @@ pub fn narrow_name(kind: LinearKind, wide: usize, out: usize) -> Option<&'static
     if narrow > NARROW_MAX || other < 4 * narrow {
         return None;
     }
-    Some(match (kind, out < wide) {
-        (LinearKind::Forward, true) => "linear_down",
-        (LinearKind::Forward, false) => "linear_up",
-        (LinearKind::InputGrad, true) => "linear_down_input_grad",
-        (LinearKind::InputGrad, false) => "linear_up_input_grad",
-        (LinearKind::WeightGrad, true) => "linear_down_weight_grad",
-        (LinearKind::WeightGrad, false) => "linear_up_weight_grad",
+    (out < wide).then_some(match kind {
+        LinearKind::Forward => "linear_down",
+        LinearKind::InputGrad => "linear_down_input_grad",
+        LinearKind::WeightGrad => "linear_down_weight_grad",
     })
 }
 

@@ -1,8 +1,9 @@
 //! What is measured: operators in shapes that training has.
 
 use plimsoll_graph::ops::{
-    Activation, AdamW, Add, Attention, AttentionGrad, Dest, Embed, Gated, GatedGrad, GlobalNorm, HYPER_LEN, Heads,
-    InnerDropout, Linear, LinearKind, LossGrad, RmsNorm, RmsNormGrad, Rope, VocabLoss,
+    Activation, AdamW, AdapterUp, AdapterUpGrad, Adapters, Add, Attention, AttentionGrad, Block, Dest, Embed, Gated,
+    GatedGrad, GlobalNorm, HYPER_LEN, Heads, InnerDropout, Linear, LinearKind, LossGrad, RmsNorm, RmsNormGrad, Rope,
+    VocabLoss,
 };
 use plimsoll_graph::{DType, Extent, Op, Value};
 use plimsoll_runtime::single_step::value;
@@ -106,7 +107,7 @@ fn updates() -> [Case; 2] {
     ]
 }
 
-/// The six products of an adapter, with dropout where it has it.
+/// The five operators of an adapter, with dropout where it has it.
 fn adapters() -> Vec<Case> {
     let dropped = |mut op: Linear, mut inputs: Vec<Value>, name| {
         op.dropout = Some(InnerDropout { p: 0.1, site: 1 });
@@ -118,23 +119,23 @@ fn adapters() -> Vec<Case> {
     };
     let op = |kind, dest| Linear { kind, dest, alpha: 2.0, ..Linear::forward() };
     let down = || fixed(&[RANK, DIM], DType::BF16);
-    let up = || fixed(&[DIM, RANK], DType::BF16);
-    let grad = |rows, cols| fixed(&[rows, cols], DType::F32);
+    let up = |dtype| fixed(&[2 * FFN, RANK], dtype);
+    let blocks = [0, FFN].map(|start| Block { start, len: FFN }).to_vec();
+    let layers = Adapters { alpha: 2.0, blocks, total: 2 * FFN };
     use LinearKind::{Forward, InputGrad, WeightGrad};
     vec![
         dropped(op(Forward, Dest::Fresh), vec![tokens(DIM), down()], "linear_down"),
-        case("linear_up", op(Forward, Dest::Accumulate), vec![tokens(RANK), up(), tokens(DIM)]),
-        case("linear_up_input_grad", op(InputGrad, Dest::Fresh), vec![tokens(DIM), up()]),
         dropped(op(InputGrad, Dest::Accumulate), vec![tokens(RANK), down(), tokens(DIM)], "linear_down_input_grad"),
-        case(
-            "linear_up_weight_grad",
-            op(WeightGrad, Dest::Accumulate),
-            vec![tokens(DIM), tokens(RANK), grad(DIM, RANK)],
-        ),
         dropped(
             op(WeightGrad, Dest::Accumulate),
-            vec![tokens(RANK), tokens(DIM), grad(RANK, DIM)],
+            vec![tokens(RANK), tokens(DIM), fixed(&[RANK, DIM], DType::F32)],
             "linear_down_weight_grad",
+        ),
+        case("adapter_up", AdapterUp(layers.clone()), vec![tokens(2 * RANK), up(DType::BF16)]),
+        case(
+            "adapter_up_grad",
+            AdapterUpGrad(layers),
+            vec![tokens(2 * FFN), tokens(2 * RANK), up(DType::BF16), up(DType::F32)],
         ),
     ]
 }

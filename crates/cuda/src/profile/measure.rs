@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use plimsoll_graph::{DType, GraphError, Io, Op, OpRule, Value};
+use plimsoll_graph::{DType, Extent, GraphError, Io, Op, OpRule, Value};
 use plimsoll_plan::{
     AttentionRate, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, loss_bytes, loss_products_seconds,
     product_bytes,
@@ -24,7 +24,7 @@ pub(super) const PRODUCT_SIZES: [&[usize]; 3] = [&[256, 1024, 4096], &[512, 2048
 const LENGTHS: [usize; 2] = [512, 2048];
 /// Device time of one replay, so long that its ends do not matter.
 const SPAN_S: f64 = 5e-3;
-const WARM_UP: Duration = Duration::from_millis(250);
+const WARM_UP: Duration = Duration::from_millis(1000);
 const REPEATS_MAX: usize = 64;
 /// Kernels of the recordings that show what one costs.
 const LAUNCHES: usize = 2048;
@@ -104,9 +104,11 @@ impl Bench<'_> {
 
     fn time(&mut self, case: &Case) -> Result<Timing, RuntimeError> {
         let step = self.step(case)?;
-        let active = Active { tokens: case.inputs[0].shape.rows(), sequences: case.sequences };
-        // The first run loads the kernel and picks a product's algorithm, as a session does before it starts.
-        self.backend.pick_algorithms(std::slice::from_ref(&step), active)?;
+        let of_tokens = case.inputs.iter().find(|input| input.extent == Extent::Tokens);
+        let tokens = of_tokens.map_or(0, |input| input.shape.rows());
+        let active = Active { tokens, sequences: case.sequences };
+        // The first run loads the kernel.
+        self.backend.run(&step, active)?;
         let once = self.backend.run_timed(&step, active)?;
         let repeats = ((SPAN_S / once.max(1e-6)) as usize).clamp(2, REPEATS_MAX);
         let recording = self.backend.record_repeated(&step, active, repeats)?;
