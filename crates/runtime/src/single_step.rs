@@ -5,8 +5,8 @@ use plimsoll_graph::{
 };
 use plimsoll_plan::{Buffer, Lane, Place, Region, Step};
 
-/// Addresses are multiples of it.
-const ALIGNMENT: usize = 64;
+/// Addresses are multiples of it, as in plans; libraries count on it.
+const ALIGNMENT: usize = plimsoll_plan::lifetimes::ALIGNMENT;
 
 /// An input by shape, type and extent; names and roles do not matter to a kernel.
 pub fn value(shape: &[usize], dtype: DType, extent: Extent) -> Value {

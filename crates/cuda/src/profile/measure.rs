@@ -24,8 +24,12 @@ pub(super) const PRODUCT_SIZES: [&[usize]; 3] = [&[256, 1024, 4096], &[512, 2048
 const LENGTHS: [usize; 2] = [512, 2048];
 /// Device time of one replay, so long that its ends do not matter.
 const SPAN_S: f64 = 5e-3;
-const WARM_UP: Duration = Duration::from_millis(1000);
+const WARM_UP: Duration = Duration::from_millis(250);
 const REPEATS_MAX: usize = 64;
+/// Training keeps a card busy without a pause, and it then slows down to its limit of power: how long that takes, and
+/// how long is measured after it.
+const SETTLING: Duration = Duration::from_millis(1000);
+const SETTLED: Duration = Duration::from_millis(500);
 /// Kernels of the recordings that show what one costs.
 const LAUNCHES: usize = 2048;
 /// A recorded kernel takes at least its parameters and commands, even where the driver had room for them already.
@@ -57,6 +61,8 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
         late_bytes: used(bench.backend).saturating_sub(before),
         recorded_bytes_per_launch: RECORDED_BYTES_MIN,
     };
+    let kept = bench.kept_share(&rates)?;
+    throttle(&mut rates, kept);
     let loss = bench.loss_rate(&rates)?;
     rates.operators.insert("vocab_loss".to_owned(), loss);
     let before = used(bench.backend);
@@ -68,6 +74,23 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
     rates.recorded_bytes_per_launch = (taken as f64 / LAUNCHES as f64).max(RECORDED_BYTES_MIN);
     backend.device_mut().release_arena()?;
     Ok(rates)
+}
+
+/// Rates of short spans turned into those of a card that works on and on and keeps only a share of its speed. Products
+/// that use all of it are cut to what is kept; attention goes by the clock; what waits for memory, whose clock stays, loses
+/// about half as much.
+fn throttle(rates: &mut CardRates, kept: f64) {
+    let peak = rates.products16.flops_per_s.iter().copied().fold(0.0, f64::max);
+    for rate in &mut rates.products16.flops_per_s {
+        *rate = rate.min(kept * peak);
+    }
+    for attention in &mut rates.attention {
+        attention.forward_flops_per_s *= kept;
+        attention.gradient_flops_per_s *= kept;
+    }
+    for rate in rates.operators.values_mut() {
+        *rate *= kept.sqrt();
+    }
 }
 
 const ACTIVE_TINY: Active = Active { tokens: 8, sequences: 1 };
@@ -137,6 +160,30 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// The share of its peak that the largest product keeps when it goes on and on.
+    fn kept_share(&mut self, rates: &CardRates) -> Result<f64, RuntimeError> {
+        let [rows, cols, inner] = PRODUCT_SIZES.map(|sizes| sizes[sizes.len() - 1]);
+        let case = cases::product(rows, cols, inner, DType::BF16);
+        let step = self.step(&case)?;
+        let active = Active { tokens: rows, sequences: 1 };
+        let once = self.backend.run_timed(&step, active)?;
+        let repeats = ((SPAN_S / once.max(1e-6)) as usize).clamp(2, REPEATS_MAX);
+        let recording = self.backend.record_repeated(&step, active, repeats)?;
+        let began = Instant::now();
+        while began.elapsed() < SETTLING {
+            self.backend.time_replay(&recording)?;
+        }
+        let (mut seconds, mut products) = (0.0, 0);
+        while began.elapsed() < SETTLING + SETTLED {
+            seconds += self.backend.time_replay(&recording)?;
+            products += repeats;
+        }
+        let flops = 2.0 * rows as f64 * cols as f64 * inner as f64;
+        let settled = flops * products as f64 / seconds.max(1e-9);
+        let peak = rates.products16.flops_per_s.iter().copied().fold(0.0, f64::max);
+        Ok((settled / peak).min(1.0))
+    }
+
     /// From one kernel of a recording to the next.
     fn launch_seconds(&mut self) -> Result<f64, RuntimeError> {
         let step = self.step(&cases::tiny())?;
@@ -189,5 +236,38 @@ impl Bench<'_> {
             _ => 0.0,
         };
         Ok(timing.bytes / (timing.seconds - products).max(timing.seconds / 10.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_uses_all_of_the_card_is_cut() {
+        let grid = |rates: &[f64]| ProductGrid {
+            rows: vec![1, 2],
+            cols: vec![1],
+            inner: vec![1],
+            flops_per_s: rates.to_vec(),
+        };
+        let attention = AttentionRate { length: 512, forward_flops_per_s: 200.0, gradient_flops_per_s: 100.0 };
+        let mut rates = CardRates {
+            products16: grid(&[100.0, 900.0]),
+            products32: grid(&[50.0, 50.0]),
+            attention: vec![attention],
+            operators: BTreeMap::from([("add".to_owned(), 4.0)]),
+            copy_bytes_per_s: 1.0,
+            to_device_bytes_per_s: 1.0,
+            from_device_bytes_per_s: 1.0,
+            launch_s: 1e-6,
+            late_bytes: 0,
+            recorded_bytes_per_launch: 0.0,
+        };
+        throttle(&mut rates, 0.64);
+        assert_eq!(rates.products16.flops_per_s, [100.0, 576.0]);
+        assert_eq!(rates.products32.flops_per_s, [50.0, 50.0]);
+        assert_eq!((rates.attention[0].forward_flops_per_s, rates.attention[0].gradient_flops_per_s), (128.0, 64.0));
+        assert!((rates.operators["add"] - 3.2).abs() < 1e-12);
     }
 }
