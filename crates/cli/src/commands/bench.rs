@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use plimsoll_train::{OperatorTime, bench, prepare, profile};
+use plimsoll_train::{DataMemory, OperatorTime, bench, prepare, profile};
 
 use super::print_origins;
 use crate::args::BenchArgs;
@@ -23,8 +23,9 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     let present = machine::present(&resolved)?;
     let spec = spec::spec(&resolved, &present.profile)?;
     let budgets = machine::budgets(&resolved, &present.profile);
-    let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, 0, args.common.paranoid)
-        .map_err(|error| explained(error, &resolved))?;
+    let mut prepared =
+        prepare(&spec, present.backend, &present.profile, budgets, &DataMemory::none(), args.common.paranoid)
+            .map_err(|error| explained(error, &resolved))?;
     if !printer.is_json() {
         printer.report(tables::decisions(&prepared.chosen.report));
         printer.report(tables::memory(&prepared.chosen.report, None));
