@@ -161,6 +161,7 @@ impl LaneWalk {
                     }
                     (self.at, self.index) = (self.at + 1, 0);
                 }
+                None if self.once && self.resume.block.epoch > 0 => return Ok(Next::End),
                 None => {
                     let LaneCursor { block, index } = self.resume;
                     self.fetch(block)?;
@@ -209,6 +210,12 @@ impl LaneWalk {
             self.release_first();
         }
         self.at = 0;
+        // A window begun behind a block must be the one begun before the next: a resumed run knows no difference.
+        self.resume = self.cursor();
+        if self.held.front().is_some_and(|block| block.start != self.resume.block) {
+            self.release_first();
+            self.index = 0;
+        }
     }
 
     fn release_first(&mut self) {
