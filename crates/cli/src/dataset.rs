@@ -47,7 +47,13 @@ const TOKENIZER_FILES: [&str; 4] =
 
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
-        Failure::bad_input(error.to_string())
+        match error {
+            // Nothing is wrong with the data.
+            DataError::CacheWrite { .. } | DataError::NoSpace { .. } | DataError::Thread { .. } => {
+                Failure::failed(error.to_string())
+            }
+            _ => Failure::bad_input(error.to_string()),
+        }
     }
 }
 

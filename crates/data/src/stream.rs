@@ -21,12 +21,16 @@ use crate::tokenizer::Tokenizer;
 
 /// Blocks alive at a time: two that a window of groups may reach over, and the one being filled.
 const BLOCKS: u64 = 3;
+/// So many blocks are smaller than the others.
+const RAMP: u64 = 5;
 /// A block must hold at least this many of the largest groups, or shuffling in it means nothing.
 const GROUPS_PER_BLOCK_MIN: u64 = 8;
 
 /// Where a block begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockStart {
+    /// Blocks before it since the start of the run.
+    pub number: u64,
     pub epoch: u64,
     pub at: RowAt,
     /// Tokens of that row that belong to sequences before (`Task::Pretrain`).
@@ -58,6 +62,11 @@ impl Lane {
     fn order_of(&self, epoch: u64, order: &StreamOrder) -> Permutation {
         let units = units(&self.parts);
         if order.shuffle { Permutation::new(units, epoch_key(order.seed, epoch)) } else { Permutation::identity(units) }
+    }
+
+    /// The first blocks are smaller, each twice the one before: training need not wait for a full one.
+    fn room_of(&self, number: u64) -> u64 {
+        self.block_bytes >> RAMP.saturating_sub(number)
     }
 
     fn encoders(&self) -> Result<Vec<Encoder<'_>>, DataError> {
@@ -216,13 +225,15 @@ fn fill(
 ) -> Filled {
     records.clear();
     let bad_before = pump.tally.counts.bad;
+    let (room, number) = (lane.room_of(start.number) as usize, start.number + 1);
     let next = loop {
         let origin = pump.origin();
-        let Some(group) = pump.next_group()? else { break first_block(start.epoch + 1) };
-        if records.size() + group.size() > lane.block_bytes as usize && !records.entries.is_empty() {
+        let Some(group) = pump.next_group()? else { break first_block(start.epoch + 1, number) };
+        if records.size() + group.size() > room && !records.entries.is_empty() {
             let Some(origin) = origin else { return Err(DataError::Malformed) };
             pump.give_back(origin);
-            break BlockStart { epoch: start.epoch, at: origin.at, skip: origin.skip, emitted: origin.emitted };
+            let Origin { at, skip, emitted } = origin;
+            break BlockStart { number, epoch: start.epoch, at, skip, emitted };
         }
         records.push(group);
     };
@@ -235,7 +246,7 @@ fn fill(
 }
 
 /// Where an epoch begins.
-pub(crate) fn first_block(epoch: u64) -> BlockStart {
+pub(crate) fn first_block(epoch: u64, number: u64) -> BlockStart {
     let position = Position { unit: 0, row: 0, byte: 0 };
-    BlockStart { epoch, at: RowAt { turn: 0, position }, skip: 0, emitted: 0 }
+    BlockStart { number, epoch, at: RowAt { turn: 0, position }, skip: 0, emitted: 0 }
 }

@@ -139,7 +139,9 @@ impl Planner {
     /// Takes groups until the window or the update is full, and bins those of this rank.
     fn plan_window(&mut self) -> Result<(), DataError> {
         self.walk.begin_window();
-        (self.located.clear(), self.lengths.clear(), self.numbers.clear());
+        self.located.clear();
+        self.lengths.clear();
+        self.numbers.clear();
         self.complete = false;
         let mut taken = 0;
         while taken < WINDOW_GROUPS {

@@ -17,11 +17,11 @@ const BUFFER_BYTES: usize = 1 << 20;
 const CHECK_BYTES: u64 = 64 << 20;
 
 /// The cache at `path`, made by `fill` if it is not there or not usable. A run that finds another one making it waits and
-/// takes the result.
+/// takes the result. `estimate` says how many bytes it will have, so that a disk without room is refused before the work.
 pub(crate) fn build_or_open(
     path: &Path,
     key: u128,
-    estimate_bytes: Option<u64>,
+    estimate: &dyn Fn() -> Result<u64, DataError>,
     fill: &mut dyn FnMut(&mut Writer) -> Result<Counts, DataError>,
 ) -> Result<CacheFile, DataError> {
     match CacheFile::open(path, key) {
@@ -36,7 +36,7 @@ pub(crate) fn build_or_open(
         let _ = fs::remove_file(&building);
         return Ok(cache);
     }
-    let made = make(file, path, &building, key, estimate_bytes, fill);
+    let made = estimate().and_then(|needed| make(file, path, &building, key, needed, fill));
     if made.is_err() {
         // Nothing half-written stays behind; whoever waits for the lock finds no file and begins anew.
         let _ = fs::remove_file(&building);
@@ -53,10 +53,10 @@ fn make(
     path: &Path,
     building: &Path,
     key: u128,
-    estimate_bytes: Option<u64>,
+    needed: u64,
     fill: &mut dyn FnMut(&mut Writer) -> Result<Counts, DataError>,
 ) -> Result<(), DataError> {
-    if let (Some(needed), Some(free)) = (estimate_bytes, disk::free_bytes(building))
+    if let Some(free) = disk::free_bytes(building)
         && needed > free
     {
         return Err(DataError::NoSpace { path: path.to_owned(), needed, free });

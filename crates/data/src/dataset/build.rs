@@ -97,8 +97,8 @@ pub(super) fn cached(
     let (mut stores, mut counts, mut extent) = (Vec::new(), Counts::default(), Extent::default());
     for part in &parts {
         let key = key(part, tokenizer, options);
-        let expected = estimate(std::slice::from_ref(part), tokenizer, options)?;
-        let cache = build_or_open(&folder.join(file_name(key)), key, Some(expected), &mut |writer| {
+        let expected = || estimate(std::slice::from_ref(part), tokenizer, options);
+        let cache = build_or_open(&folder.join(file_name(key)), key, &expected, &mut |writer| {
             tokenise(part, tokenizer, options, &pool, &mut watch, &mut |group, share| {
                 writer.push(group)?;
                 writer.check_disk(share)

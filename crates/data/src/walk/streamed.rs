@@ -137,7 +137,7 @@ struct LaneWalk {
 impl LaneWalk {
     fn start(lane: Arc<Lane>, order: StreamOrder, once: bool) -> Result<Self, DataError> {
         let filler = Filler::start(lane.clone(), order)?;
-        let resume = LaneCursor { block: first_block(0), index: 0 };
+        let resume = LaneCursor { block: first_block(0, 0), index: 0 };
         let (held, pending, spare) = (VecDeque::new(), VecDeque::new(), Vec::new());
         Ok(Self { lane, filler, once, held, first: 0, at: 0, index: 0, pending, resume, spare })
     }

@@ -53,8 +53,11 @@ pub fn feed_options(amount: Amount, seed: u64) -> FeedOptions {
     FeedOptions::new(Capacity { tokens: 48, sequences: 6 }, MAX_LENGTH, amount, seed)
 }
 
+/// A sequence's number in its update, and its tokens.
+pub type Numbered = (usize, Vec<i32>);
+
 /// The sequences of a micro-batch, each with its number in the update. Checks that they are whole and in place.
-pub fn unpacked(batch: &MicroBatch, max_length: usize) -> Vec<(usize, Vec<i32>)> {
+pub fn unpacked(batch: &MicroBatch, max_length: usize) -> Vec<Numbered> {
     let bounds = batch.cu_seqlens.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
     let sequence = |range: std::ops::Range<usize>| {
         let number = batch.row_ids[range.start] as usize / max_length;
@@ -68,7 +71,7 @@ pub fn unpacked(batch: &MicroBatch, max_length: usize) -> Vec<(usize, Vec<i32>)>
 }
 
 /// One update: its head, and its sequences by number. Checks the head against what comes.
-pub fn next_update(feed: &mut Feed, capacity: Capacity) -> Result<(UpdateHead, Vec<(usize, Vec<i32>)>), DataError> {
+pub fn next_update(feed: &mut Feed, capacity: Capacity) -> Result<(UpdateHead, Vec<Numbered>), DataError> {
     let head = feed.next_update()?;
     let (mut sequences, mut tokens, mut batches) = (Vec::new(), 0, 0);
     while let Some(batch) = feed.next_batch()? {
