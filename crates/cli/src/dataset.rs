@@ -11,7 +11,7 @@ use plimsoll_data::{
 };
 use plimsoll_train::{Model, data_bytes};
 
-use crate::config::{self, DataFormat, DataMode, Length, Overlong, Resolved};
+use crate::config::{self, Budget, DataFormat, DataMode, Length, Overlong, Resolved};
 use crate::error::Failure;
 use crate::printer::{Printer, duration};
 
@@ -41,6 +41,9 @@ const BUILT_IN: &str = "builtin:quickstart";
 /// The folder beside the run in which tokenised data is kept.
 const CACHE_FOLDER: &str = "token-cache";
 
+/// What a stream may hold of tokenised data where nobody says.
+const STREAM_BUFFER_BYTES: u64 = 96 << 20;
+
 /// Files of a tokenizer, as far as a folder has them.
 const TOKENIZER_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
@@ -65,6 +68,13 @@ impl RunData {
     /// What feeding it takes, given what a micro-batch holds.
     pub fn feed_bytes(&self, sequences: usize, capacity: Capacity) -> u64 {
         data_bytes(&self.train, self.eval.as_ref(), sequences, capacity)
+    }
+
+    /// Rows that a stream came by and left out; of other data the notes have told.
+    pub fn met(&self) -> Option<String> {
+        let met = self.train.bad_rows_met();
+        let told = self.train.summary().bad;
+        (met > told).then(|| format!("training data: {met} rows were left out on the way because they cannot be read"))
     }
 
     /// Where the data is kept, and what became of the rows that were not taken as they are.
@@ -159,7 +169,11 @@ impl Keeper<'_> {
             Mode::Memory => Dataset::in_memory(sources, self.tokenizer, options, &mut observe)?,
             Mode::Cached => Dataset::cached(sources, self.tokenizer, options, &folder, &mut observe)?,
             Mode::Streamed => {
-                let buffer = run.data.buffer.bytes_of(self.here.host_bytes);
+                let buffer = match run.data.buffer {
+                    // The order depends on it, so it must not depend on what happens to be free.
+                    Budget::Auto => STREAM_BUFFER_BYTES,
+                    given => given.bytes_of(self.here.host_bytes),
+                };
                 let stream = Dataset::streamed(sources, self.tokenizer.clone(), options, buffer)?;
                 // Only epochs need to know how many groups there are.
                 let by_epochs = timed && matches!(run.schedule.length, Length::Epochs(_));

@@ -2,7 +2,7 @@
 //! fast it was and what the process held.
 //!
 //! ```text
-//! cargo run --release -p plimsoll-data --example feed_rows -- rows.parquet memory|cached|streamed \
+//! cargo run --release -p plimsoll-data --example feed_rows -- rows.parquet auto|memory|cached|streamed \
 //!     [seconds=30] [ms=10] [sequences=256] [tokens=8192] [buffer_mib=96] [workers=2] [cache=FOLDER] [busy=0]
 //! ```
 //!
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_data::{
-    Amount, Capacity, Dataset, Feed, FeedOptions, Options, Progress, Source, Task, Tokenizer, Weighted, quickstart,
+    Amount, Capacity, Dataset, Feed, FeedOptions, Limits, Mode, Options, Progress, Source, Task, Tokenizer, Weighted,
+    choose, quickstart,
 };
 
 const MAX_LENGTH: usize = 512;
@@ -60,6 +61,15 @@ fn open(file: &str, mode: &str, settings: &Settings) -> Result<Dataset, Box<dyn 
     let mut last = Progress::default();
     let mut observe = |progress: &Progress| last = *progress;
     let folder = settings.0.get("cache").map_or("token-cache", String::as_str);
+    let (sources, mode) = match mode {
+        "auto" => {
+            let limits = Limits { host_bytes: 256 << 20, folder: Path::new(folder) };
+            let (sources, choice) = choose(sources, &tokenizer, &options, &limits)?;
+            println!("{}, because {}", choice.mode, choice.why);
+            (sources, if choice.mode == Mode::Streamed { "streamed" } else { "cached" })
+        }
+        mode => (sources, mode),
+    };
     let data = match mode {
         "memory" => Dataset::in_memory(sources, &tokenizer, &options, &mut observe)?,
         "cached" => Dataset::cached(sources, &tokenizer, &options, Path::new(folder), &mut observe)?,
@@ -67,7 +77,7 @@ fn open(file: &str, mode: &str, settings: &Settings) -> Result<Dataset, Box<dyn 
             let buffer = settings.number("buffer_mib", 96)? << 20;
             Dataset::streamed(sources, Arc::new(tokenizer), &options, buffer)?
         }
-        other => return Err(format!("{other}: not one of memory, cached, streamed").into()),
+        other => return Err(format!("{other}: not one of auto, memory, cached, streamed").into()),
     };
     let took = began.elapsed().as_secs_f64();
     println!(

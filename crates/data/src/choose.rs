@@ -56,7 +56,7 @@ const MEMORY_SHARE_MAX: u64 = 16;
 /// Left on a disk for everybody else.
 const DISK_RESERVE_BYTES: u64 = 1 << 30;
 /// Groups tokenised to estimate the size of the rest.
-const SAMPLE_GROUPS: u64 = 512;
+const SAMPLE_GROUPS: u64 = 4096;
 
 /// Looks at the data's beginning, the budget and the disk.
 pub fn choose(
@@ -117,9 +117,10 @@ pub(crate) fn estimate(parts: &[Part], tokenizer: &Tokenizer, options: &Options)
             };
             bytes += group.bytes.len() + group.entries.len() * size_of::<Entry>();
             groups += 1;
-            share = pump.supply().read_share();
+            // What was read ahead has not become groups yet.
+            let used = pump.tally.counts.rows as f64 / pump.supply().rows().max(1) as f64;
+            share = pump.supply().read_share() * used.min(1.0);
         }
-        // What was read ahead has not become groups yet; over the sample it makes the estimate a little low.
         total += bytes as f64 / share.clamp(1e-9, 1.0);
     }
     Ok(total as u64)

@@ -6,7 +6,7 @@ mod options;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use build::{open_parts, pool};
 pub use options::{HoldOut, Options, OverLong, Progress, Task, Weighted};
@@ -201,11 +201,12 @@ impl Dataset {
         sequential::first(self, count)
     }
 
-    pub(crate) fn walk(&self, seed: u64, shuffle: bool) -> Result<Walk, DataError> {
+    /// A walk that ends soon after `stop` is set.
+    pub(crate) fn walk(&self, seed: u64, shuffle: bool, stop: &Arc<AtomicBool>) -> Result<Walk, DataError> {
         Ok(match &self.kept {
             Kept::Stored(stored) => Walk::Stored(StoredWalk::new(stored.clone(), seed, shuffle)?),
             Kept::Streamed { lanes, weights, identity } => {
-                Walk::Streamed(StreamWalk::new(lanes, weights.as_deref(), seed, shuffle, *identity)?)
+                Walk::Streamed(StreamWalk::new(lanes, weights.as_deref(), seed, shuffle, *identity, stop.clone())?)
             }
         })
     }

@@ -2,6 +2,8 @@
 //! used again and again.
 
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -81,6 +83,7 @@ enum Return {
 pub struct Feed {
     parcels: Option<Receiver<Parcel>>,
     returns: Sender<Return>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     planned_bytes: u64,
     cursor: Cursor,
@@ -103,7 +106,8 @@ pub struct Waited {
 impl Feed {
     pub fn start(dataset: &Dataset, options: &FeedOptions) -> Result<Self, DataError> {
         let rules = options.rules(dataset.group())?;
-        let mut walk = dataset.walk(options.seed, options.shuffle)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut walk = dataset.walk(options.seed, options.shuffle, &stop)?;
         if let Some(cursor) = &options.cursor {
             walk.seek(cursor)?;
         }
@@ -121,6 +125,7 @@ impl Feed {
         Ok(Self {
             parcels: Some(parcels),
             returns,
+            stop,
             thread: Some(thread),
             planned_bytes: dataset.feed_bytes(options),
             cursor,
@@ -191,6 +196,7 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         // Loans may still be out; the thread must not wait for them.
         let _ = self.returns.send(Return::Stop);
         self.parcels = None;

@@ -135,10 +135,10 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    pub(crate) fn start(lane: Arc<Lane>, order: StreamOrder) -> Result<Self, DataError> {
+    /// Whoever sets `stop` need not wait for a block to be full.
+    pub(crate) fn start(lane: Arc<Lane>, order: StreamOrder, stop: Arc<AtomicBool>) -> Result<Self, DataError> {
         let (requests, requested) = channel();
         let (filled, blocks) = sync_channel(1);
-        let stop = Arc::new(AtomicBool::new(false));
         let stopping = stop.clone();
         let run = move || fill_requests(&lane, order, &requested, &filled, &stopping);
         let thread = std::thread::Builder::new().name("data blocks".into()).spawn(run);

@@ -44,6 +44,8 @@ pub(crate) struct Files<'a> {
     /// Of the units that are finished.
     bytes_done: u64,
     bytes_total: u64,
+    /// Handed out.
+    rows: u64,
     failed: bool,
 }
 
@@ -56,7 +58,7 @@ impl<'a> Files<'a> {
     pub(crate) fn new(parts: &'a [Part], order: Permutation, hold_out: Option<HoldOut>) -> Self {
         let bytes_total = parts.iter().map(|part| part.source.bytes()).sum();
         let units = units(parts);
-        Self { parts, order, units, hold_out, turn: 0, open: None, bytes_done: 0, bytes_total, failed: false }
+        Self { parts, order, units, hold_out, turn: 0, open: None, bytes_done: 0, bytes_total, rows: 0, failed: false }
     }
 
     /// Goes on from a row.
@@ -98,6 +100,10 @@ impl<'a> Files<'a> {
         Ok(true)
     }
 
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
+    }
+
     /// Of the files on disk.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.bytes_done + self.open.as_ref().map_or(0, |(_, rows)| rows.bytes_read())
@@ -124,6 +130,7 @@ impl Supply for Files<'_> {
                     if !here && !self.failed {
                         continue;
                     }
+                    self.rows += 1;
                     return Some(Raw { at: RowAt { turn: self.turn - 1, position }, part: *part, row });
                 }
             }
@@ -148,8 +155,9 @@ impl HoldOut {
     /// Whether this side gets the row. Every n-th row of a unit is held out; units begin to count at different rows, so
     /// that many short files give their share too. Needs no count of rows across units, so units may be read in any order.
     fn takes(&self, position: &Position, bad: bool) -> bool {
-        let phase = mix(u64::from(position.unit)) % self.every;
-        let held = (position.row % self.every + phase) % self.every == self.every - 1;
+        let every = self.every.max(1);
+        let phase = mix(u64::from(position.unit)) % every;
+        let held = (position.row % every + phase) % every == every - 1;
         if bad { !self.held } else { held == self.held }
     }
 }

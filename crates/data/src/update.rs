@@ -72,6 +72,9 @@ pub(crate) struct Planner {
     bins: Bins,
     /// Where the update begins, while it has to be planned again.
     again: Option<Cursor>,
+    /// Where an update that is planned twice ends: its last windows may have nothing for this rank, and then the second
+    /// pass does not come that far.
+    end: Option<Cursor>,
     /// The update's last window has been planned.
     complete: bool,
     next_bin: usize,
@@ -98,6 +101,7 @@ impl Planner {
             numbers: Vec::new(),
             bins: Bins::default(),
             again: None,
+            end: None,
             complete: true,
             next_bin: 0,
         }
@@ -105,6 +109,10 @@ impl Planner {
 
     /// Plans the next update and stands before its first micro-batch.
     pub(crate) fn plan(&mut self) -> Result<UpdateHead, DataError> {
+        self.again = None;
+        if let Some(end) = self.end.take() {
+            self.walk.seek(&end)?;
+        }
         let start = self.walk.cursor();
         self.sums = Sums::default();
         let (mut micro_batches, mut windows) = (0, 0);
@@ -132,6 +140,7 @@ impl Planner {
         };
         if windows > 1 {
             self.again = Some(start);
+            self.end = Some(head.cursor.clone());
         }
         Ok(head)
     }

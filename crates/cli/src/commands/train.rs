@@ -68,6 +68,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     log.finish();
     let outcome = outcome.map_err(|error| logged(error.into(), &mut log))?;
     let measured = peak_resident_bytes();
+    data.met().iter().for_each(|note| log.note(note));
     log.note(&tables::memory(&report, Some(measured)));
     // Whoever interrupts does not want to wait for answers.
     let asked = if outcome.interrupted { None } else { resolved.run.eval.samples };

@@ -59,7 +59,7 @@ pub struct DataConfig {
     pub mode: DataMode,
     /// The folder of tokenised data; beside the run where none is given.
     pub cache: Option<String>,
-    /// What a stream may hold of tokenised data.
+    /// What a stream may hold of tokenised data; `auto` is 96 MiB.
     pub buffer: Budget,
     /// The share of the rows that may be unusable: 0 refuses the first, 1 leaves out any number.
     pub bad_rows: f64,

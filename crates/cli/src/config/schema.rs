@@ -230,7 +230,7 @@ static DATA: Section = Section {
         leaf("tokenizer", Kind::Text).also(&["tokenizer_name", "tokenizer_path"]),
         leaf("mode", Kind::Word(DataMode::WORDS)).default("auto").also(&["streaming"]),
         leaf("cache", Kind::Text).also(&["dataset_prepared_path", "cache_dir"]),
-        leaf("buffer", Kind::Budget).default("96MiB").also(&["shuffle_buffer", "buffer_size"]),
+        leaf("buffer", Kind::Budget).default("auto").also(&["shuffle_buffer", "buffer_size"]),
         leaf("bad_rows", Kind::Number(Range::SHARE)).default("0.01"),
     ],
     one_of: &[&["eval", "eval_split"]],

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::{Cursor, LaneCursor, Located, Next};
 use crate::error::DataError;
@@ -31,28 +32,33 @@ impl StreamWalk {
         seed: u64,
         shuffle: bool,
         identity: u64,
+        stop: Arc<AtomicBool>,
     ) -> Result<Self, DataError> {
         let mixture = weights.map(|weights| Mixture::new(weights, seed, shuffle)).transpose()?;
         let numbers = weights.into_iter().flatten().map(|weight| weight.to_bits()).chain([seed, u64::from(shuffle)]);
         let identity = numbers.fold(identity, |hash, number| mix(hash ^ mix(number)));
-        Self::with(lanes, mixture, seed, shuffle, identity, false)
+        let order = StreamOrder { seed, shuffle };
+        Self::with(lanes, mixture, order, identity, false, &stop)
     }
 
     /// Each group once, in the order of the files, whatever the weights.
     pub(crate) fn once(lanes: &[Arc<Lane>]) -> Result<Self, DataError> {
-        Self::with(lanes, None, 0, false, 0, true)
+        let order = StreamOrder { seed: 0, shuffle: false };
+        Self::with(lanes, None, order, 0, true, &Arc::default())
     }
 
     fn with(
         lanes: &[Arc<Lane>],
         mixture: Option<Mixture>,
-        seed: u64,
-        shuffle: bool,
+        order: StreamOrder,
         identity: u64,
         once: bool,
+        stop: &Arc<AtomicBool>,
     ) -> Result<Self, DataError> {
         let start = |(index, lane): (usize, &Arc<Lane>)| {
-            LaneWalk::start(lane.clone(), StreamOrder { seed: seed ^ mix(index as u64), shuffle }, once)
+            // Lanes must not be shuffled alike.
+            let order = StreamOrder { seed: order.seed ^ mix(index as u64), ..order };
+            LaneWalk::start(lane.clone(), order, once, stop.clone())
         };
         let lanes = lanes.iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { lanes, mixture, identity, position: 0, chosen: 0, group: Vec::new(), looked: false })
@@ -135,8 +141,8 @@ struct LaneWalk {
 }
 
 impl LaneWalk {
-    fn start(lane: Arc<Lane>, order: StreamOrder, once: bool) -> Result<Self, DataError> {
-        let filler = Filler::start(lane.clone(), order)?;
+    fn start(lane: Arc<Lane>, order: StreamOrder, once: bool, stop: Arc<AtomicBool>) -> Result<Self, DataError> {
+        let filler = Filler::start(lane.clone(), order, stop)?;
         let resume = LaneCursor { block: first_block(0, 0), index: 0 };
         let (held, pending, spare) = (VecDeque::new(), VecDeque::new(), Vec::new());
         Ok(Self { lane, filler, once, held, first: 0, at: 0, index: 0, pending, resume, spare })

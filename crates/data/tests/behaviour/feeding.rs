@@ -48,12 +48,13 @@ proptest! {
         let files = write_files(&folder, "rows", &numbered(0, rows), 30);
         let data = make(MODES[mode], vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
         let options = feed_options(Amount::Tokens(limit), 5);
-        let whole: Vec<Vec<i32>> = take(&data, &feed_options(Amount::Sequences(1), 5), 1, 3 * rows).0;
+        let whole: Vec<Vec<i32>> = take(&data, &feed_options(Amount::Sequences(1), 5), 1, 3 * rows + 60).0;
         let mut feeds: Vec<Feed> = (0..ranks)
             .map(|rank| Feed::start(&data, &FeedOptions { rank, ranks, ..options.clone() }).expect("starts"))
             .collect();
         let mut position = 0;
-        while position + rows < whole.len() {
+        // A sequence has more than one token, so 60 are more than any update has.
+        while position + 60 < whole.len() {
             let mut expected = 1;
             let length = |count: usize| whole[position..position + count].iter().map(Vec::len).sum::<usize>() as u64;
             while length(expected + 1) <= limit {
@@ -143,11 +144,28 @@ fn an_update_may_be_larger_than_anything_that_is_held() {
         let capacity = Capacity { tokens: 512, sequences: 64 };
         let options = FeedOptions { capacity, ..feed_options(Amount::Sequences(60_000), 3) };
         let (seen, _) = take(&data, &options, 1, 2);
+        // Other ranks see the same, also where some windows have nothing for them.
+        let (ranked, _) = take(&data, &options, 2, 2);
+        assert!(ranked == seen, "{mode:?}");
         assert_eq!(seen.len(), 120_000);
         let epoch = sorted(seen[..rows].to_vec());
         assert!(epoch.windows(2).all(|pair| pair[0] != pair[1]), "{mode:?}: a row came twice");
         let feed = Feed::start(&data, &options).expect("starts");
         assert!(feed.planned_bytes() < 16 << 20, "{mode:?}: {}", feed.planned_bytes());
+    }
+}
+
+/// Blocks of one group, so that every update goes over many windows and most have nothing for a given rank.
+#[test]
+fn ranks_without_a_share_of_a_window_keep_their_place() {
+    let folder = Folder::new();
+    let files = write_files(&folder, "rows", &numbered(0, 50), 50);
+    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let data = make(Mode::Streamed(2500), vec![source(&files)], folder.path(), &options).expect("builds");
+    let feed = feed_options(Amount::Sequences(30), 3);
+    let (expected, _) = take(&data, &feed, 1, 12);
+    for ranks in [2, 7, 29] {
+        assert_eq!(take(&data, &feed, ranks, 12).0, expected, "{ranks} ranks");
     }
 }
 

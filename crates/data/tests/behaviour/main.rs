@@ -2,6 +2,7 @@
 
 mod bad_rows;
 mod caching;
+mod choosing;
 mod damage;
 mod fed;
 mod feeding;

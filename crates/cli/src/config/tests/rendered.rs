@@ -31,7 +31,7 @@ data:
   overlong: error        # default
   shuffle: true          # default
   mode: auto             # default
-  buffer: 96MiB          # default
+  buffer: auto           # default
   bad_rows: 0.01         # default
 batch:
   sequences: 16          # default
