@@ -32,6 +32,9 @@ pub enum OverLong {
     Skip,
 }
 
+/// Threads that tokenise, where nobody says: each takes memory, and more than this no reader keeps busy.
+const WORKERS_MAX: usize = 16;
+
 /// One side of a division of the rows: every n-th is held out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldOut {
@@ -61,7 +64,7 @@ impl Options {
             over_long: OverLong::default(),
             bad_rows: BadRows::default(),
             hold_out: None,
-            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            workers: std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX),
         }
     }
 }
