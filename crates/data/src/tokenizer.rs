@@ -18,6 +18,18 @@ struct Files {
     chat_template: Option<String>,
 }
 
+impl Files {
+    fn fingerprint(&self) -> u128 {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default().into_bytes();
+        let parts =
+            [self.tokenizer.clone(), text(&self.config), text(&self.special_tokens_map), text(&self.chat_template)];
+        // Each with its length before it, so that moving bytes from one to the next is a change.
+        let joined: Vec<u8> =
+            parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.clone())).collect();
+        twox_hash::XxHash3_128::oneshot(&joined)
+    }
+}
+
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     origin: String,
@@ -25,6 +37,7 @@ pub struct Tokenizer {
     bos: Option<(String, u32)>,
     eos: Option<(String, u32)>,
     chat: Option<ChatTemplate>,
+    fingerprint: u128,
 }
 
 /// Token ids and, for each, the bytes of the text it stands for. Tokens that a post-processor added have `(0, 0)`.
@@ -78,7 +91,8 @@ impl Tokenizer {
         let chat = source.map(|source| ChatTemplate::new(origin, &source, &specials)).transpose()?;
         // Ids may have gaps: what an embedding needs is the highest id, not the count.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
-        Ok(Self { inner, origin: origin.to_owned(), vocab_size, bos, eos, chat })
+        let fingerprint = files.fingerprint();
+        Ok(Self { inner, origin: origin.to_owned(), vocab_size, bos, eos, chat, fingerprint })
     }
 
     /// `add_special`: also what the tokenizer puts around a text (often a beginning-of-sequence token).
@@ -120,6 +134,11 @@ impl Tokenizer {
     /// The tokenizer's own template, if it has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat.as_ref()
+    }
+
+    /// Of everything that decides which tokens a text becomes, the chat template included.
+    pub fn fingerprint(&self) -> u128 {
+        self.fingerprint
     }
 
     /// What errors call it: the path of its `tokenizer.json`.

@@ -84,6 +84,11 @@ words!(
 );
 
 words!(
+    /// Where tokenised data is kept. `Auto`: decided by its size, the budget and the disk.
+    DataMode { Auto = "auto", Memory = "memory", Cached = "cached", Streaming = "streaming" }
+);
+
+words!(
     /// What happens to a sequence longer than `data.max_length`.
     Overlong { Error = "error", Truncate = "truncate", Skip = "skip" }
 );

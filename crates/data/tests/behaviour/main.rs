@@ -1,8 +1,18 @@
 //! What the crate promises, from files to examples.
 
+mod bad_rows;
+mod caching;
+mod choosing;
+mod damage;
+mod fed;
+mod feeding;
 mod fixtures;
 mod lengths;
 mod masks;
+mod mixing;
 mod pairs;
 mod reading;
+mod resuming;
+mod sources;
+mod streaming;
 mod tokenizers;
