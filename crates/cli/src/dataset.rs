@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use plimsoll_data::{DataError, Dataset, Format, Options, OverLong, Row, Rows, Summary, Task, Tokenizer, quickstart};
+use plimsoll_data::{DataError, Dataset, Format, Options, OverLong, Row, Source, Summary, Task, Tokenizer, quickstart};
 use plimsoll_train::Model;
 
 use crate::config::{self, DataFormat, Overlong, Resolved};
@@ -128,7 +128,7 @@ fn split(
     options: &Options,
 ) -> Result<(Dataset, Option<Dataset>), Failure> {
     let every = (1.0 / share).round().max(2.0) as usize;
-    let rows = Rows::open(files)?.collect::<Result<Vec<Row>, DataError>>()?;
+    let rows = Source::open(files)?.all().collect::<Result<Vec<Row>, DataError>>()?;
     let (held_out, kept): (Vec<_>, Vec<_>) = rows.into_iter().enumerate().partition(|(i, _)| i % every == every - 1);
     let origin = files.join(", ");
     let dataset = |rows: Vec<(usize, Row)>| {

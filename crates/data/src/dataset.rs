@@ -10,7 +10,7 @@ use crate::encode::{EncodedRow, Encoder};
 use crate::error::{DataError, Place};
 use crate::mask::Masked;
 use crate::pairs::{self, Cut};
-use crate::read::{Row, Rows};
+use crate::read::{Row, Source};
 use crate::shape::{Format, Shape};
 use crate::store::{Example, ExampleRef, Store};
 use crate::tokenizer::Tokenizer;
@@ -89,7 +89,8 @@ impl Dataset {
         options: &Options,
     ) -> Result<Self, DataError> {
         let names: Vec<String> = files.iter().map(|file| file.as_ref().display().to_string()).collect();
-        Self::from_rows(Rows::open(files)?, &names.join(", "), tokenizer, options)
+        let source = Source::open(&names)?;
+        Self::from_rows(source.all(), &source.name(), tokenizer, options)
     }
 
     /// `origin` names the rows' source in messages.

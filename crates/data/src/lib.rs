@@ -24,7 +24,7 @@ pub use error::{DataError, Place};
 pub use order::{Order, Updates};
 pub use pack::{Capacity, MicroBatch, fill_rate, pack, pack_groups};
 pub use pairs::Preference;
-pub use read::{Row, Rows};
+pub use read::{Position, ROW_BYTES_MAX, Row, Rows, Source, decoding_untrusted};
 pub use shape::{Format, Sample, Shape};
 pub use store::{Example, ExampleRef};
 pub use tokenizer::{Encoded, Tokenizer};

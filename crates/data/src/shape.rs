@@ -42,6 +42,34 @@ pub enum Sample {
     Pair(Preference),
 }
 
+/// Every column some shape reads: what is worth decoding from a table with many more.
+pub(crate) const COLUMNS: [&str; 24] = [
+    "answer",
+    "auxiliary_labels",
+    "chosen",
+    "chosen_response",
+    "completion",
+    "conversation",
+    "conversations",
+    "input",
+    "instruction",
+    "label",
+    "labels",
+    "messages",
+    "output",
+    "prompt",
+    "question",
+    "rejected",
+    "rejected_response",
+    "response",
+    "score",
+    "scores",
+    "system",
+    "text",
+    "tools",
+    "weight",
+];
+
 const PAIRS: [(&str, &str); 3] = [("prompt", "response"), ("instruction", "output"), ("question", "answer")];
 
 const ACCEPT_ALL: &str = "`text`; `prompt` with `response`; `instruction` (and `input`) with `output`; `question` with `answer`; \
