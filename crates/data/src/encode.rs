@@ -10,6 +10,9 @@ use crate::read::Row;
 use crate::shape::{Sample, Shape, as_conversation};
 use crate::tokenizer::Tokenizer;
 
+/// Where the tokenizer has no template and the rows are conversations.
+const FALLBACK: &str = "chatml";
+
 /// The tokens of one row.
 pub(crate) enum EncodedRow {
     One(Masked),
@@ -21,7 +24,6 @@ pub(crate) enum EncodedRow {
 pub(crate) struct Encoder<'a> {
     tokenizer: &'a Tokenizer,
     shape: Shape,
-    /// Used where the tokenizer has no template and the rows are conversations.
     fallback: Option<ChatTemplate>,
     eos: Option<u32>,
 }
@@ -29,7 +31,9 @@ pub(crate) struct Encoder<'a> {
 impl<'a> Encoder<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer, shape: Shape) -> Result<Self, DataError> {
         let fallback = match (shape, tokenizer.chat_template()) {
-            (Shape::Messages | Shape::Pairs, None) => Some(fallback_template(tokenizer)?),
+            (Shape::Messages | Shape::Conversations | Shape::Pairs, None) => {
+                Some(tokenizer.built_in_template(FALLBACK).map_err(|_| no_eos(tokenizer))?)
+            }
             _ => None,
         };
         // Only a template of its own ends an answer without the tokenizer naming an end.
@@ -53,7 +57,7 @@ impl<'a> Encoder<'a> {
                 let messages = as_conversation(&prompt, &response);
                 mask::conversation(tokenizer, template, at, &messages, &Value::Null)
             }
-            (Sample::Messages { messages, tools }, Some(template)) => {
+            (Sample::Messages { messages, tools, .. }, Some(template)) => {
                 mask::conversation(tokenizer, template, at, &messages, &tools)
             }
             (Sample::Messages { .. }, None) => Err(DataError::NoEos { origin: tokenizer.origin().to_owned() }),
@@ -75,13 +79,6 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// The end of a turn must be one token the model can stop at: ChatML's own where the tokenizer has it, else its end of
-/// sequence.
-fn fallback_template(tokenizer: &Tokenizer) -> Result<ChatTemplate, DataError> {
-    const IM_END: &str = "<|im_end|>";
-    let end = match tokenizer.token_id(IM_END) {
-        Some(_) => Some(IM_END),
-        None => tokenizer.eos_token(),
-    };
-    ChatTemplate::fallback(end.ok_or_else(|| DataError::NoEos { origin: tokenizer.origin().to_owned() })?)
+fn no_eos(tokenizer: &Tokenizer) -> DataError {
+    DataError::NoEos { origin: tokenizer.origin().to_owned() }
 }

@@ -18,7 +18,7 @@ mod shape;
 mod store;
 mod tokenizer;
 
-pub use chat::ChatTemplate;
+pub use chat::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use dataset::{Dataset, Options, OverLong, Summary, Task};
 pub use error::{DataError, Place};
 pub use order::{Order, Updates};

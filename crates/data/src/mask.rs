@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, Rendered};
 use crate::error::{DataError, Place};
 use crate::tokenizer::{Encoded, Tokenizer};
 
@@ -62,7 +62,11 @@ fn answer_spans(
         let text = template.render(&messages[..count], tools, prompt);
         text.map_err(|reason| DataError::Render { at: at.clone(), reason })
     };
-    let full = render(messages.len(), false)?;
+    let whole = template.render_marked(messages, tools, false);
+    let Rendered { text: full, answers } = whole.map_err(|reason| DataError::Render { at: at.clone(), reason })?;
+    if let Some(answers) = answers {
+        return Ok((full, answers));
+    }
     let mut spans: Vec<Range<usize>> = Vec::new();
     for turn in (0..messages.len()).filter(|&i| messages[i]["role"] == "assistant") {
         let not_incremental = || DataError::NotIncremental { at: at.clone(), turn: turn + 1 };

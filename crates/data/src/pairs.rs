@@ -35,6 +35,12 @@ pub(crate) fn detects(row: &Row) -> bool {
     answers_of(row).is_some()
 }
 
+pub(crate) fn columns_of(row: &Row) -> Vec<&'static str> {
+    let question = QUESTIONS.into_iter().find(|name| present(row, name).is_some());
+    let answers = answers_of(row).map_or(Vec::new(), |(chosen, rejected)| vec![chosen, rejected]);
+    question.into_iter().chain(answers).collect()
+}
+
 pub(crate) fn read(row: &Row) -> Result<Preference, DataError> {
     let Some((chosen, rejected)) = answers_of(row) else { return Err(missing(row, "format `pairs`", ACCEPTS)) };
     let question = QUESTIONS.into_iter().find_map(|name| Some((name, present(row, name)?)));

@@ -1,22 +1,16 @@
 //! A Hugging Face tokenizer: `tokenizer.json` and what the files beside it say about special tokens and chat.
 
+mod files;
+mod lengths;
+
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use files::Files;
+use lengths::Lengths;
 
-use crate::chat::ChatTemplate;
+use crate::chat::{BUILT_IN_TEMPLATES, ChatTemplate};
 use crate::error::DataError;
-
-/// The files that define a tokenizer, as text.
-#[derive(Debug, Clone, Default)]
-struct Files {
-    tokenizer: Vec<u8>,
-    config: Option<String>,
-    special_tokens_map: Option<String>,
-    chat_template: Option<String>,
-}
 
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -24,6 +18,13 @@ pub struct Tokenizer {
     vocab_size: usize,
     bos: Option<(String, u32)>,
     eos: Option<(String, u32)>,
+    specials: BTreeMap<String, String>,
+    /// Tokens before and behind a text; `None` where only the tokenizer itself knows.
+    around: Option<(Vec<u32>, Vec<u32>)>,
+    /// Where known, offsets come from adding up and need not be carried through the tokenizer.
+    lengths: Option<Lengths>,
+    /// The sources of its own templates, by name.
+    templates: BTreeMap<String, String>,
     chat: Option<ChatTemplate>,
 }
 
@@ -37,21 +38,8 @@ pub struct Encoded {
 impl Tokenizer {
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<Self, DataError> {
         let folder = folder.as_ref();
-        let path = folder.join("tokenizer.json");
-        let tokenizer = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(DataError::TokenizerMissing { path });
-            }
-            Err(source) => return Err(DataError::Open { path, source }),
-        };
-        let files = Files {
-            tokenizer,
-            config: optional(folder, "tokenizer_config.json")?,
-            special_tokens_map: optional(folder, "special_tokens_map.json")?,
-            chat_template: optional(folder, "chat_template.jinja")?,
-        };
-        Self::build(&path.display().to_string(), &files)
+        let files = Files::read(folder)?;
+        Self::build(&folder.join("tokenizer.json").display().to_string(), &files)
     }
 
     /// `origin` is the name errors use; `config` is the content of a `tokenizer_config.json`.
@@ -66,30 +54,115 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| corrupt(origin, error))?;
         inner.with_padding(None);
 
-        let config = parse(origin, "tokenizer_config.json", files.config.as_deref())?;
-        let map = parse(origin, "special_tokens_map.json", files.special_tokens_map.as_deref())?;
-        let specials = special_tokens(&config, &map);
+        let config = files::parse(origin, "tokenizer_config.json", files.config.as_deref())?;
+        let map = files::parse(origin, "special_tokens_map.json", files.special_tokens_map.as_deref())?;
+        let specials = files::special_tokens(&config, &map);
+        for (id, token) in files::unlisted_tokens(&config, &specials, &inner) {
+            add_token(origin, &mut inner, id, token)?;
+        }
         let with_id = |name: &str| {
             let token = specials.get(name)?;
             Some((token.clone(), inner.token_to_id(token)?))
         };
         let (bos, eos) = (with_id("bos_token"), with_id("eos_token"));
-        let source = files.chat_template.clone().or_else(|| template_in(&config));
-        let chat = source.map(|source| ChatTemplate::new(origin, &source, &specials)).transpose()?;
+        let around = match files::around(&config) {
+            Some((add_bos, add_eos)) => {
+                let one =
+                    |token: &Option<(String, u32)>, add: bool| token.iter().filter(|_| add).map(|t| t.1).collect();
+                Some((one(&bos, add_bos), one(&eos, add_eos)))
+            }
+            None => probe_around(&inner),
+        };
+        let templates = files::templates(files, &config);
+        let chat = templates.get("default").map(|source| ChatTemplate::new(origin, source, &specials)).transpose()?;
         // Ids may have gaps: what an embedding needs is the highest id, not the count.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
-        Ok(Self { inner, origin: origin.to_owned(), vocab_size, bos, eos, chat })
+        let lengths = Lengths::of(&inner, &files.tokenizer, vocab_size);
+        let origin = origin.to_owned();
+        Ok(Self { inner, origin, vocab_size, bos, eos, specials, around, lengths, templates, chat })
+    }
+
+    /// The same tokenizer with a cache of its own: threads that share one wait for its lock.
+    pub fn for_thread(&self) -> tokenizers::Tokenizer {
+        self.inner.clone()
+    }
+
+    /// Chooses the chat template: `auto` (its own), one of its own by name, a built-in one, or a file.
+    pub fn with_template(mut self, choice: &str) -> Result<Self, DataError> {
+        let is_file = choice.contains(['/', '\\']) || choice.ends_with(".jinja") || choice.ends_with(".j2");
+        self.chat = if choice == "auto" {
+            let own = self.templates.get("default");
+            own.map(|source| ChatTemplate::new(&self.origin, source, &self.specials)).transpose()?
+        } else if is_file {
+            let source = std::fs::read_to_string(choice)
+                .map_err(|source| DataError::Open { path: Path::new(choice).to_owned(), source })?;
+            Some(ChatTemplate::new(choice, &source, &self.specials)?)
+        } else if let Some(source) = self.templates.get(choice) {
+            Some(ChatTemplate::new(&self.origin, source, &self.specials)?)
+        } else if BUILT_IN_TEMPLATES.contains(&choice) {
+            Some(self.built_in_template(choice)?)
+        } else {
+            let own = self.templates.keys().map(String::as_str);
+            let known: Vec<&str> = ["auto"].into_iter().chain(own).chain(BUILT_IN_TEMPLATES).collect();
+            return Err(DataError::UnknownTemplate { name: choice.to_owned(), known: known.join(", ") });
+        };
+        Ok(self)
+    }
+
+    pub(crate) fn built_in_template(&self, name: &str) -> Result<ChatTemplate, DataError> {
+        ChatTemplate::built_in(name, &self.specials, |token| self.inner.token_to_id(token).is_some())
     }
 
     /// `add_special`: also what the tokenizer puts around a text (often a beginning-of-sequence token).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, DataError> {
-        let encoding = self.inner.encode_fast(text, add_special).map_err(|error| codec(&error))?;
-        Ok(encoding.get_ids().to_vec())
+        self.encode_by(&self.inner, text, add_special)
+    }
+
+    /// `inner`: a thread's own copy.
+    pub(crate) fn encode_by(
+        &self,
+        inner: &tokenizers::Tokenizer,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Vec<u32>, DataError> {
+        let own = add_special && self.around.is_none();
+        let encoding = inner.encode_fast(text, own).map_err(|error| codec(&error))?;
+        match &self.around {
+            Some((before, behind)) if add_special => Ok([before, encoding.get_ids(), behind].concat()),
+            _ => Ok(encoding.get_ids().to_vec()),
+        }
     }
 
     pub fn encode_with_offsets(&self, text: &str, add_special: bool) -> Result<Encoded, DataError> {
-        let encoding = self.inner.encode(text, add_special).map_err(|error| codec(&error))?;
-        Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
+        self.encode_with_offsets_by(&self.inner, text, add_special)
+    }
+
+    pub(crate) fn encode_with_offsets_by(
+        &self,
+        inner: &tokenizers::Tokenizer,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Encoded, DataError> {
+        let own = add_special && self.around.is_none();
+        let mut encoded = None;
+        if let Some(lengths) = self.lengths.as_ref().filter(|_| !own) {
+            let encoding = inner.encode_fast(text, false).map_err(|error| codec(&error))?;
+            let offsets = lengths.offsets(encoding.get_ids(), text.len());
+            encoded = offsets.map(|offsets| Encoded { ids: encoding.get_ids().to_vec(), offsets });
+        }
+        let mut encoded = match encoded {
+            Some(encoded) => encoded,
+            None => {
+                let encoding = inner.encode(text, own).map_err(|error| codec(&error))?;
+                Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() }
+            }
+        };
+        if let Some((before, behind)) = self.around.as_ref().filter(|_| add_special) {
+            let added = |count: usize| std::iter::repeat_n((0, 0), count);
+            encoded.ids = [before, encoded.ids.as_slice(), behind].concat();
+            encoded.offsets = added(before.len()).chain(encoded.offsets).chain(added(behind.len())).collect();
+        }
+        Ok(encoded)
     }
 
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, DataError> {
@@ -117,7 +190,7 @@ impl Tokenizer {
         self.eos.as_ref().map(|(token, _)| token.as_str())
     }
 
-    /// The tokenizer's own template, if it has one.
+    /// The template in use: the tokenizer's own, if it has one, or what was chosen.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat.as_ref()
     }
@@ -128,45 +201,34 @@ impl Tokenizer {
     }
 }
 
-fn optional(folder: &Path, name: &str) -> Result<Option<String>, DataError> {
-    let path = folder.join(name);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(DataError::Open { path, source }),
+fn add_token(
+    origin: &str,
+    inner: &mut tokenizers::Tokenizer,
+    id: u32,
+    token: tokenizers::AddedToken,
+) -> Result<(), DataError> {
+    let content = token.content.clone();
+    if token.special {
+        inner.add_special_tokens([token]).map_err(|error| corrupt(origin, error))?;
+    } else {
+        inner.add_tokens([token]).map_err(|error| corrupt(origin, error))?;
     }
-}
-
-fn parse(origin: &str, name: &str, text: Option<&str>) -> Result<Map<String, Value>, DataError> {
-    match text {
-        None => Ok(Map::new()),
-        Some(text) => serde_json::from_str(text).map_err(|error| corrupt(&format!("{name} beside {origin}"), error)),
-    }
-}
-
-/// Every `*_token` by name. Each is a string, or an object whose `content` is the string.
-fn special_tokens(config: &Map<String, Value>, special_tokens_map: &Map<String, Value>) -> BTreeMap<String, String> {
-    special_tokens_map
-        .iter()
-        .chain(config)
-        .filter(|(name, _)| name.ends_with("_token"))
-        .filter_map(|(name, value)| {
-            let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
-            Some((name.clone(), text.to_owned()))
-        })
-        .collect()
-}
-
-/// `chat_template` is one template, or a list of named ones of which `default` counts.
-fn template_in(config: &Map<String, Value>) -> Option<String> {
-    match config.get("chat_template")? {
-        Value::String(source) => Some(source.clone()),
-        Value::Array(named) => {
-            let default = named.iter().find(|entry| entry["name"] == "default")?;
-            default["template"].as_str().map(str::to_owned)
+    match inner.token_to_id(&content) {
+        Some(got) if got == id => Ok(()),
+        got => {
+            let got = got.map_or("none".to_owned(), |got| got.to_string());
+            let reason = format!("tokenizer_config.json gives {content:?} the id {id}, tokenizer.json {got}");
+            Err(corrupt(origin, reason))
         }
-        _ => None,
     }
+}
+
+/// What the tokenizer puts around a text, told from one.
+fn probe_around(inner: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
+    let (bare, whole) = (inner.encode_fast("a", false).ok()?, inner.encode_fast("a", true).ok()?);
+    let (bare, whole) = (bare.get_ids(), whole.get_ids());
+    let at = whole.windows(bare.len().max(1)).position(|window| window == bare)?;
+    Some((whole[..at].to_vec(), whole[at + bare.len()..].to_vec()))
 }
 
 fn corrupt(origin: &str, error: impl ToString) -> DataError {
