@@ -20,7 +20,9 @@ mod tokenizer;
 
 pub use chat::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use dataset::{Dataset, Options, OverLong, Summary, Task};
+pub use encode::{EncodedRow, Encoder, Piece};
 pub use error::{DataError, Place};
+pub use mask::Masked;
 pub use order::{Order, Updates};
 pub use pack::{Capacity, MicroBatch, fill_rate, pack, pack_groups};
 pub use pairs::Preference;

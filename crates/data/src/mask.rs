@@ -13,7 +13,7 @@ use crate::tokenizer::{Encoded, Tokenizer};
 
 /// Tokens with, for each, whether the model is to learn to produce it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Masked {
+pub struct Masked {
     pub tokens: Vec<u32>,
     pub learn: Vec<bool>,
 }
@@ -31,7 +31,18 @@ pub(crate) fn plain_pair(tokenizer: &Tokenizer, at: &Place, prompt: &str, respon
     }
     masked.tokens.push(eos);
     masked.learn.push(true);
+    one_beginning(tokenizer, &mut masked);
     Ok(masked)
+}
+
+/// A text that begins with the beginning of sequence in so many letters has two of them once the tokenizer adds its own.
+pub(crate) fn one_beginning(tokenizer: &Tokenizer, masked: &mut Masked) {
+    if let (Some(bos), [first, second, ..]) = (tokenizer.bos_id(), &masked.tokens[..])
+        && (*first, *second) == (bos, bos)
+    {
+        masked.tokens.remove(0);
+        masked.learn.remove(0);
+    }
 }
 
 /// A conversation through a chat template; the assistant's turns are learnt, each with its end-of-turn marker.

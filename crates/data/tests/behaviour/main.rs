@@ -1,10 +1,12 @@
 //! What the crate promises, from files to examples.
 
+mod chat_parity;
 mod damage;
 mod fixtures;
 mod lengths;
 mod masks;
 mod pairs;
 mod reading;
+mod shapes;
 mod sources;
 mod tokenizers;
