@@ -11,6 +11,7 @@ use minijinja::{Environment, context};
 use serde_json::Value;
 
 pub use built_in::BUILT_IN_TEMPLATES;
+pub(crate) use built_in::built_in_source;
 
 use crate::error::DataError;
 use crate::shape::as_conversation;

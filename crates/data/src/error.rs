@@ -163,6 +163,11 @@ pub enum DataError {
     )]
     NoEos { origin: String },
 
+    #[error("cannot train a tokenizer: {reason}\nhint: give more text, or ask for another size or kind of vocabulary")]
+    Vocabulary { reason: String },
+    #[error("cannot write {}: {source}\nhint: check the path and the space on the disk", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+
     // Packing.
     #[error(
         "sequence {index} of the update has {length} tokens, a micro-batch holds {capacity}\nhint: plan with micro-batches of at least {length} tokens"

@@ -17,6 +17,7 @@ mod read;
 mod shape;
 mod store;
 mod tokenizer;
+mod vocabulary;
 
 pub use chat::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use dataset::{Dataset, Options, OverLong, Summary, Task};
@@ -30,6 +31,7 @@ pub use read::{Position, ROW_BYTES_MAX, Row, Rows, Source, decoding_untrusted};
 pub use shape::{Format, Sample, Shape};
 pub use store::{Example, ExampleRef};
 pub use tokenizer::{Encoded, Tokenizer};
+pub use vocabulary::{TrainedTokenizer, VocabularyKind, VocabularyOptions, VocabularyProgress, train_tokenizer};
 
 /// The target of a position that bears no loss.
 pub const NO_LOSS: i32 = -100;

@@ -26,6 +26,19 @@ pub enum Preference {
     Conversations { chosen: Vec<Value>, rejected: Vec<Value> },
 }
 
+impl Preference {
+    /// All that is said in it.
+    pub(crate) fn into_texts(self) -> Vec<String> {
+        let contents = |messages: Vec<Value>| -> Vec<String> {
+            messages.iter().filter_map(|message| Some(message["content"].as_str()?.to_owned())).collect()
+        };
+        match self {
+            Self::Texts { prompt, chosen, rejected } => prompt.into_iter().chain([chosen, rejected]).collect(),
+            Self::Conversations { chosen, rejected } => [contents(chosen), contents(rejected)].concat(),
+        }
+    }
+}
+
 fn answers_of(row: &Row) -> Option<(&'static str, &'static str)> {
     let both = |(a, b): &(&str, &str)| present(row, a).is_some() && present(row, b).is_some();
     ANSWERS.into_iter().find(both)

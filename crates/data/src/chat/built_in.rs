@@ -105,6 +105,15 @@ const VICUNA: &str = "{{- bos_token -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- 'ASSISTANT:' -}}{%- endif -%}";
 
+/// A template on its own, for a tokenizer that ends sequences with `eos`: as Hugging Face runs it, without our variable.
+pub(crate) fn built_in_source(name: &str, eos: &str) -> Result<String, DataError> {
+    let specials = BTreeMap::from([("eos_token".to_owned(), eos.to_owned())]);
+    let (source, specials) = prepare(name, &specials, |_| true)?;
+    let end = specials.get("end_of_turn").map(String::as_str).unwrap_or_default();
+    let quoted = format!("'{}'", end.replace('\\', "\\\\").replace('\'', "\\'"));
+    Ok(source.replace("end_of_turn -}}", &format!("{quoted} -}}}}")).replace("end_of_turn +", &format!("{quoted} +")))
+}
+
 /// The source, and the specials with `end_of_turn` among them.
 pub(super) fn prepare(
     name: &str,

@@ -10,3 +10,4 @@ mod reading;
 mod shapes;
 mod sources;
 mod tokenizers;
+mod vocabularies;
