@@ -1,13 +1,18 @@
 //! A Hugging Face tokenizer: `tokenizer.json` and what the files beside it say about special tokens and chat.
 
+mod byte_pairs;
 mod files;
 mod lengths;
+mod merge;
+mod split;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use byte_pairs::BytePairs;
 use files::Files;
 use lengths::Lengths;
+use serde_json::Value;
 
 use crate::chat::{BUILT_IN_TEMPLATES, ChatTemplate};
 use crate::error::DataError;
@@ -23,6 +28,8 @@ pub struct Tokenizer {
     around: Option<(Vec<u32>, Vec<u32>)>,
     /// Where known, offsets come from adding up and need not be carried through the tokenizer.
     lengths: Option<Lengths>,
+    /// The faster path, where it is known to lead to the same ids.
+    byte_pairs: Option<BytePairs>,
     /// The sources of its own templates, by name.
     templates: BTreeMap<String, String>,
     chat: Option<ChatTemplate>,
@@ -77,14 +84,11 @@ impl Tokenizer {
         let chat = templates.get("default").map(|source| ChatTemplate::new(origin, source, &specials)).transpose()?;
         // Ids may have gaps: what an embedding needs is the highest id, not the count.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
-        let lengths = Lengths::of(&inner, &files.tokenizer, vocab_size);
+        let file: Value = serde_json::from_slice(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
+        let lengths = Lengths::of(&inner, &file, vocab_size);
+        let byte_pairs = BytePairs::of(&inner, &file);
         let origin = origin.to_owned();
-        Ok(Self { inner, origin, vocab_size, bos, eos, specials, around, lengths, templates, chat })
-    }
-
-    /// The same tokenizer with a cache of its own: threads that share one wait for its lock.
-    pub fn for_thread(&self) -> tokenizers::Tokenizer {
-        self.inner.clone()
+        Ok(Self { inner, origin, vocab_size, bos, eos, specials, around, lengths, byte_pairs, templates, chat })
     }
 
     /// Chooses the chat template: `auto` (its own), one of its own by name, a built-in one, or a file.
@@ -115,52 +119,44 @@ impl Tokenizer {
 
     /// `add_special`: also what the tokenizer puts around a text (often a beginning-of-sequence token).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, DataError> {
-        self.encode_by(&self.inner, text, add_special)
+        let own = add_special && self.around.is_none();
+        let ids = self.ids(text, own)?;
+        Ok(match &self.around {
+            Some((before, behind)) if add_special && !(before.is_empty() && behind.is_empty()) => {
+                [before, ids.as_slice(), behind].concat()
+            }
+            _ => ids,
+        })
     }
 
-    /// `inner`: a thread's own copy.
-    pub(crate) fn encode_by(
-        &self,
-        inner: &tokenizers::Tokenizer,
-        text: &str,
-        add_special: bool,
-    ) -> Result<Vec<u32>, DataError> {
-        let own = add_special && self.around.is_none();
-        let encoding = inner.encode_fast(text, own).map_err(|error| codec(&error))?;
-        match &self.around {
-            Some((before, behind)) if add_special => Ok([before, encoding.get_ids(), behind].concat()),
-            _ => Ok(encoding.get_ids().to_vec()),
+    /// `own`: with what only the tokenizer itself knows to put around a text.
+    fn ids(&self, text: &str, own: bool) -> Result<Vec<u32>, DataError> {
+        match &self.byte_pairs {
+            Some(fast) if !own => Ok(fast.encode(text)),
+            _ => Ok(self.inner.encode_fast(text, own).map_err(|error| codec(&error))?.get_ids().to_vec()),
         }
     }
 
     pub fn encode_with_offsets(&self, text: &str, add_special: bool) -> Result<Encoded, DataError> {
-        self.encode_with_offsets_by(&self.inner, text, add_special)
-    }
-
-    pub(crate) fn encode_with_offsets_by(
-        &self,
-        inner: &tokenizers::Tokenizer,
-        text: &str,
-        add_special: bool,
-    ) -> Result<Encoded, DataError> {
         let own = add_special && self.around.is_none();
-        let mut encoded = None;
+        let mut added_up = None;
         if let Some(lengths) = self.lengths.as_ref().filter(|_| !own) {
-            let encoding = inner.encode_fast(text, false).map_err(|error| codec(&error))?;
-            let offsets = lengths.offsets(encoding.get_ids(), text.len());
-            encoded = offsets.map(|offsets| Encoded { ids: encoding.get_ids().to_vec(), offsets });
+            let ids = self.ids(text, false)?;
+            added_up = lengths.offsets(&ids, text.len()).map(|offsets| Encoded { ids, offsets });
         }
-        let mut encoded = match encoded {
+        let mut encoded = match added_up {
             Some(encoded) => encoded,
             None => {
-                let encoding = inner.encode(text, own).map_err(|error| codec(&error))?;
+                let encoding = self.inner.encode(text, own).map_err(|error| codec(&error))?;
                 Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() }
             }
         };
         if let Some((before, behind)) = self.around.as_ref().filter(|_| add_special) {
             let added = |count: usize| std::iter::repeat_n((0, 0), count);
-            encoded.ids = [before, encoded.ids.as_slice(), behind].concat();
-            encoded.offsets = added(before.len()).chain(encoded.offsets).chain(added(behind.len())).collect();
+            encoded.ids.splice(0..0, before.iter().copied());
+            encoded.offsets.splice(0..0, added(before.len()));
+            encoded.ids.extend(behind);
+            encoded.offsets.extend(added(behind.len()));
         }
         Ok(encoded)
     }

@@ -22,8 +22,10 @@ fn train(args: &TokenizerTrainArgs, printer: &Printer) -> Result<(), Failure> {
     refuse_to_overwrite(&args.out, args.force)?;
     let options = options(args)?;
     let source = Source::open(&args.data)?;
-    let mut progress = printer.progress("reading", source.bytes());
-    let mut count = |so_far: VocabularyProgress| progress.advance_to(so_far.text_bytes.min(source.bytes()));
+    // Text can be less than the files that hold it, and more where they are packed.
+    let total = options.limit_bytes.map_or(source.bytes(), |limit| limit.min(source.bytes()));
+    let mut progress = printer.progress("reading", total);
+    let mut count = |so_far: VocabularyProgress| progress.advance_to(so_far.text_bytes.min(total));
     let trained = train_tokenizer(&source, &options, &mut count).map_err(|error| match error {
         // What was asked for, not what was read.
         DataError::Vocabulary { .. } | DataError::UnknownTemplate { .. } => Failure::usage(error.to_string()),

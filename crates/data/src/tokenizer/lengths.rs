@@ -9,8 +9,7 @@ pub(super) struct Lengths(Vec<u32>);
 
 impl Lengths {
     /// `None` unless the pipeline is known to keep every byte of the text in its place.
-    pub(super) fn of(inner: &tokenizers::Tokenizer, json: &[u8], vocab_size: usize) -> Option<Self> {
-        let file: Value = serde_json::from_slice(json).ok()?;
+    pub(super) fn of(inner: &tokenizers::Tokenizer, file: &Value, vocab_size: usize) -> Option<Self> {
         let rewrites = !file["normalizer"].is_null();
         let trims = |token: &Value| token["lstrip"] == true || token["rstrip"] == true;
         let trimming = file["added_tokens"].as_array().is_some_and(|tokens| tokens.iter().any(trims));
