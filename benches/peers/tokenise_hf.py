@@ -62,9 +62,10 @@ def measure(rows, folder, processes):
         start = time.perf_counter()
         out = data.map(encode, batched=True, num_proc=int(processes), remove_columns=data.column_names)
         seconds = time.perf_counter() - start
-        tokens = sum(len(ids) for ids in out.with_format("arrow")["input_ids"])
+        ids = [row["input_ids"] for row in out]
+        tokens, id_sum = sum(map(len, ids)), sum(map(sum, ids))
     rate = {"rows_per_s": round(len(data) / seconds), "mb_per_s": round(size / seconds / 1e6, 2)}
-    print(json.dumps({"rows": len(data), "text_bytes": size, "tokens": tokens, "seconds": round(seconds, 2), **rate}))
+    print(json.dumps({"rows": len(data), "text_bytes": size, "tokens": tokens, "id_sum": id_sum, "seconds": round(seconds, 2), **rate}))
 
 
 if __name__ == "__main__":

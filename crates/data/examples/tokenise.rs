@@ -23,6 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let encoder = Encoder::new(&tokenizer, Format::Auto.resolve(&first)?)?;
 
     let (mut count, mut text_bytes, mut tokens, mut learnt) = (0, 0, 0, 0);
+    // Of all ids but the end that is put behind every row: the same as the peer's where the tokens are.
+    let mut id_sum = 0u64;
     let start = Instant::now();
     let mut all = source.all();
     loop {
@@ -34,6 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for (row, encoded) in chunk.iter().zip(encoded) {
             if let EncodedRow::One(masked) = encoded? {
                 tokens += masked.tokens.len();
+                id_sum += masked.tokens.iter().rev().skip(1).map(|id| u64::from(*id)).sum::<u64>();
                 learnt += masked.learn.iter().filter(|learn| **learn).count();
             }
             text_bytes += row.columns.values().filter_map(|value| value.as_str()).map(str::len).sum::<usize>();
@@ -42,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let seconds = start.elapsed().as_secs_f64();
     let line = serde_json::json!({
-        "rows": count, "text_bytes": text_bytes, "tokens": tokens, "learnt": learnt, "threads": threads,
+        "rows": count, "text_bytes": text_bytes, "tokens": tokens, "learnt": learnt, "id_sum": id_sum, "threads": threads,
         "seconds": (seconds * 100.0).round() / 100.0,
         "rows_per_s": (f64::from(count) / seconds).round(),
         "mb_per_s": (text_bytes as f64 / seconds / 1e4).round() / 100.0,

@@ -183,7 +183,7 @@ fn byte_alphabet(inner: &tokenizers::Tokenizer) -> Option<([u32; 256], AHashMap<
 
 fn pairs_of(model: &Value, inner: &tokenizers::Tokenizer) -> Option<AHashMap<(u32, u32), (u32, u32)>> {
     let vocab = model["vocab"].as_object()?;
-    let id = |token: &str| Some(u32::try_from(vocab.get(token)?.as_u64()?).ok()?);
+    let id = |token: &str| u32::try_from(vocab.get(token)?.as_u64()?).ok();
     let merges = model["merges"].as_array()?;
     let mut pairs = AHashMap::with_capacity(merges.len());
     for (rank, merge) in (0u32..).zip(merges) {

@@ -9,5 +9,6 @@ mod pairs;
 mod reading;
 mod shapes;
 mod sources;
+mod template_damage;
 mod tokenizers;
 mod vocabularies;
