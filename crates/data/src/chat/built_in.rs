@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::DataError;
 
-/// Names that `data.template` accepts beside a file and the tokenizer's own.
+/// Names that `Tokenizer::with_template` knows beside a file and the tokenizer's own.
 pub const BUILT_IN_TEMPLATES: [&str; 8] =
     ["chatml", "llama-3", "mistral", "zephyr", "alpaca", "gemma", "vicuna", "phi-3"];
 
