@@ -245,6 +245,7 @@ fn options(resolved: &Resolved) -> Options {
         DataFormat::Text => Format::As(plimsoll_data::Shape::Text),
         DataFormat::PromptResponse => Format::As(plimsoll_data::Shape::PromptResponse),
         DataFormat::Messages => Format::As(plimsoll_data::Shape::Messages),
+        DataFormat::Conversations => Format::As(plimsoll_data::Shape::Conversations),
         DataFormat::Pairs => Format::As(plimsoll_data::Shape::Pairs),
     };
     options.over_long = match run.data.overlong {

@@ -95,6 +95,14 @@ pub enum DataError {
     #[error("{at}: `{column}` is {found}, expected {expected}\nhint: correct the row or remove it")]
     WrongType { at: Place, column: String, found: &'static str, expected: &'static str },
     #[error(
+        "{at}: `{place}` is {speaker:?}, which is no known speaker\nhint: known are human, gpt, system, tool and their usual synonyms; or write role and content"
+    )]
+    UnknownSpeaker { at: Place, place: String, speaker: String },
+    #[error(
+        "{at}: `{place}` is a part of type {kind:?}; only text can be learnt from\nhint: leave other parts out, or remove the row"
+    )]
+    NotATextPart { at: Place, place: String, kind: String },
+    #[error(
         "{at}: the conversation has no assistant turn, so there is nothing to learn\nhint: add an answer or remove the row"
     )]
     NoAnswer { at: Place },
@@ -128,6 +136,12 @@ pub enum DataError {
         "the chat template of {origin} cannot be compiled: {reason}\nhint: correct chat_template in the tokenizer's folder"
     )]
     BadTemplate { origin: String, reason: String },
+    #[error("unknown chat template `{name}`\nhint: known are {known}; or give the path of a .jinja file")]
+    UnknownTemplate { name: String, known: String },
+    #[error(
+        "template {name} ends turns with {end}, which is no token of this tokenizer, so the model could not learn to stop\nhint: choose another template, or one of the tokenizer's own family"
+    )]
+    NoEndOfTurn { name: String, end: String },
     #[error("{at}: the chat template refused the conversation: {reason}\nhint: correct the row or the template")]
     Render { at: Place, reason: String },
     #[error(
@@ -148,6 +162,11 @@ pub enum DataError {
         "the tokenizer of {origin} names no end-of-sequence token, so texts and answers could not end\nhint: add \"eos_token\" to tokenizer_config.json"
     )]
     NoEos { origin: String },
+
+    #[error("cannot train a tokenizer: {reason}\nhint: give more text, or ask for another size or kind of vocabulary")]
+    Vocabulary { reason: String },
+    #[error("cannot write {}: {source}\nhint: check the path and the space on the disk", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
 
     // Dataset.
     #[error(
@@ -219,6 +238,8 @@ impl DataError {
                 | Self::BadRowGroup { .. }
                 | Self::MissingColumn { .. }
                 | Self::WrongType { .. }
+                | Self::UnknownSpeaker { .. }
+                | Self::NotATextPart { .. }
                 | Self::NoAnswer { .. }
                 | Self::Render { .. }
                 | Self::NotIncremental { .. }

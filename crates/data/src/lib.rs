@@ -33,14 +33,17 @@ mod supply;
 mod tally;
 mod tokenizer;
 mod update;
+mod vocabulary;
 mod walk;
 
-pub use chat::ChatTemplate;
+pub use chat::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use choose::{Choice, Limits, Mode, choose};
 pub use dataset::{Dataset, HoldOut, Options, OverLong, Progress, Task, Weighted};
 pub use disk::free_bytes;
+pub use encode::{EncodedRow, Encoder, Piece};
 pub use error::{DataError, Place};
 pub use feed::{Feed, FeedOptions, Loan, SLOTS, Waited};
+pub use mask::Masked;
 pub use order::Order;
 pub use pack::{Capacity, MicroBatch, fill_rate, pack, pack_groups};
 pub use pairs::Preference;
@@ -53,6 +56,7 @@ pub use supply::RowAt;
 pub use tally::{BadRows, Counts, Summary};
 pub use tokenizer::{Encoded, Tokenizer};
 pub use update::{Amount, UpdateHead};
+pub use vocabulary::{TrainedTokenizer, VocabularyKind, VocabularyOptions, VocabularyProgress, train_tokenizer};
 pub use walk::{Cursor, LaneCursor};
 
 /// The target of a position that bears no loss.

@@ -79,6 +79,7 @@ words!(
         Text = "text",
         PromptResponse = "prompt-response",
         Messages = "messages",
+        Conversations = "conversations",
         Pairs = "pairs",
     }
 );

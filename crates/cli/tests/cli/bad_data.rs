@@ -71,13 +71,14 @@ fn row_without_a_known_column() {
     check(
         "{\"a\": 1}\n",
         "error: train.jsonl, row 1: no column for training text; the row has `a`\n\
-         hint: accepted are `text`; `prompt` with `response`; `instruction` (and `input`) with `output`; \
-         `question` with `answer`; `messages` (a list of {role, content})\n",
+         hint: accepted are `text`; `prompt` with `response` or `completion`; `instruction` (and `input`) with \
+         `output`; `question` with `answer`; `messages` (a list of {role, content}); `conversations` (a list of \
+         {from, value}); for `task: reward`, `prompt` with `chosen` and `rejected`\n",
     );
     check(
         &fourth("{\"prompt\": \"x\"}"),
         "error: train.jsonl, row 4: no column for format `prompt-response`; the row has `prompt`\n\
-         hint: accepted are `prompt` with `response`, `instruction` (and `input`) with `output`, \
+         hint: accepted are `prompt` with `response` or `completion`, `instruction` (and `input`) with `output`, \
          `question` with `answer`\n",
     );
 }

@@ -70,7 +70,9 @@ fn whatever_changes_the_content_makes_another_one() {
     world.open();
     let options = Options::new(Task::Sft, MAX_LENGTH);
     let other_tokenizer = byte_tokenizer(&["<|more|>"], &json!({"eos_token": "<|end|>"}));
+    let with_template = plain_tokenizer().with_template("chatml").expect("has an end of turn");
     for (tokenizer, options) in [
+        (with_template, options),
         (plain_tokenizer(), Options { max_length: 15, ..options }),
         (plain_tokenizer(), Options { over_long: OverLong::Skip, ..options }),
         (other_tokenizer, options),
@@ -80,7 +82,7 @@ fn whatever_changes_the_content_makes_another_one() {
     }
     // Threads change nothing.
     assert!(!world.open_with(&plain_tokenizer(), &Options { workers: 7, ..options }).1);
-    assert_eq!(world.names().len(), 4);
+    assert_eq!(world.names().len(), 5);
     write_files(&world.folder, "rows", &numbered(5, 400), 400);
     let (data, made) = world.open();
     assert!(made && data.sequences() == Some(400));

@@ -2,6 +2,7 @@
 
 mod bad_rows;
 mod caching;
+mod chat_parity;
 mod choosing;
 mod damage;
 mod fed;
@@ -13,6 +14,9 @@ mod mixing;
 mod pairs;
 mod reading;
 mod resuming;
+mod shapes;
 mod sources;
 mod streaming;
+mod template_damage;
 mod tokenizers;
+mod vocabularies;
