@@ -31,6 +31,56 @@ pub enum Command {
     /// Write a commented run file to start from
     #[command(after_help = "Example: plimsoll init --preset low-memory --model qwen3-0.6b run.yaml")]
     Init(InitArgs),
+    /// Work with tokenizers
+    #[command(subcommand)]
+    Tokenizer(TokenizerCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenizerCommand {
+    /// Train a vocabulary on your own data and write it as a Hugging Face tokenizer
+    #[command(
+        after_help = "Example: plimsoll tokenizer train --data 'data/*.jsonl' --out tokenizer --vocab-size 32000"
+    )]
+    Train(TokenizerTrainArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TokenizerTrainArgs {
+    /// A file, a folder or a pattern of files; may be repeated
+    #[arg(long, value_name = "FILES", required = true)]
+    pub data: Vec<String>,
+    /// Where to write tokenizer.json and tokenizer_config.json
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Tokens, special ones included
+    #[arg(long, value_name = "N", default_value_t = 32_000)]
+    pub vocab_size: usize,
+    /// How words are cut
+    #[arg(long, value_enum, default_value_t = Vocabulary::Bpe)]
+    pub kind: Vocabulary,
+    /// A token that is never split; may be repeated. The end of sequence is always one
+    #[arg(long, value_name = "TOKEN")]
+    pub special: Vec<String>,
+    /// A built-in chat template to write with it, as chatml; its markers become special tokens
+    #[arg(long, value_name = "NAME")]
+    pub template: Option<String>,
+    /// Read about so much text, spread over the rows: 2GiB
+    #[arg(long, value_name = "SIZE")]
+    pub limit: Option<String>,
+    /// Overwrite a tokenizer that is there
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Vocabulary {
+    /// Byte pairs, as GPT-2's
+    Bpe,
+    /// Pieces by likelihood, as T5's
+    Unigram,
 }
 
 #[derive(Debug, Args)]
@@ -148,6 +198,7 @@ impl Command {
             Self::Plan(args) => args.common.output,
             Self::Bench(args) => args.common.output,
             Self::Init(args) => args.output,
+            Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }
     }
 }

@@ -53,5 +53,6 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Plan(args) => commands::plan::run(args, printer),
         Command::Bench(args) => commands::bench::run(args, printer),
         Command::Init(args) => commands::init::run(args, printer),
+        Command::Tokenizer(command) => commands::tokenizer::run(command, printer),
     }
 }

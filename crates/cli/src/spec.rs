@@ -179,11 +179,14 @@ fn pins(run: &RunConfig) -> Pins {
     }
 }
 
-/// Updates of the run, given how many sequences one epoch has.
-pub fn total_updates(run: &RunConfig, epoch_sequences: usize, sequences: usize) -> u64 {
+/// Updates of the run, given how many sequences one epoch has; that is always known where epochs are asked for.
+pub fn total_updates(run: &RunConfig, epoch_sequences: Option<u64>, sequences: usize) -> u64 {
     match run.schedule.length {
         Length::Steps(steps) => steps,
-        Length::Epochs(epochs) => ((epochs * epoch_sequences as f64 / sequences as f64).ceil() as u64).max(1),
+        Length::Epochs(epochs) => {
+            let epoch_sequences = epoch_sequences.unwrap_or(0) as f64;
+            ((epochs * epoch_sequences / sequences as f64).ceil() as u64).max(1)
+        }
     }
 }
 

@@ -51,10 +51,10 @@ impl From<TrainError> for Failure {
             TrainError::Runtime(RuntimeError::OutOfMemory { .. }) => Failure::does_not_fit(error.to_string())
                 .hint("end what holds the memory, or give a budget below what is free with --gpu or --host"),
             TrainError::Weights(WeightError::Runtime(_)) | TrainError::Runtime(_) => Failure::failed(error.to_string()),
-            TrainError::Weights(_)
-            | TrainError::ModelConfig { .. }
-            | TrainError::Data(_)
-            | TrainError::Vocabulary { .. } => Failure::bad_input(error.to_string()),
+            TrainError::Data(error) => error.into(),
+            TrainError::Weights(_) | TrainError::ModelConfig { .. } | TrainError::Vocabulary { .. } => {
+                Failure::bad_input(error.to_string())
+            }
             TrainError::NotANumber { .. } | TrainError::BadGradient { .. } => Failure::failed(error.to_string())
                 .hint("lower optimizer.lr or lengthen schedule.warmup; --paranoid names the operator where it begins"),
         }

@@ -1,29 +1,39 @@
-//! Chat templates: Jinja as Hugging Face runs it, rendered to text.
+//! Chat templates: Jinja as Hugging Face runs it, rendered to text, with the answers marked where the template does so.
 
+mod built_in;
 mod jinja;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use minijinja::value::Serde;
 use minijinja::{Environment, context};
 use serde_json::Value;
 
+pub use built_in::BUILT_IN_TEMPLATES;
+pub(crate) use built_in::built_in_source;
+
 use crate::error::DataError;
 use crate::shape::as_conversation;
+use crate::tokenizer::fingerprint;
 
 const NAME: &str = "chat";
-
-/// Turns in the manner of ChatML, for tokenizers that bring no template. The end of a turn is `end_token`.
-const FALLBACK: &str = "{% for message in messages %}\
-    {{ '<|im_start|>' + message.role + '\\n' + (message.content or '') + end_token + '\\n' }}\
-    {% endfor %}\
-    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /// A compiled template. Rendering is a pure function of the conversation: the date is taken once, here, so that all
 /// rows of a run agree.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     end_of_turn: Option<String>,
+    marks_answers: bool,
+    fingerprint: u128,
+}
+
+/// A conversation as text. `answers`: what lies in `{% generation %}` blocks, as bytes of the text; `None` if the
+/// template has no such block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    pub text: String,
+    pub answers: Option<Vec<Range<usize>>>,
 }
 
 impl ChatTemplate {
@@ -33,22 +43,42 @@ impl ChatTemplate {
         for (name, token) in specials {
             environment.add_global(name.clone(), token.clone());
         }
+        let tokens = specials.iter().flat_map(|(name, token)| [name.as_str(), token.as_str()]);
+        let fingerprint = fingerprint([source].into_iter().chain(tokens).map(str::as_bytes));
+        let (source, marks_answers) = jinja::with_generation_marks(source);
         environment
-            .add_template_owned(NAME, jinja::without_generation_tags(source))
+            .add_template_owned(NAME, source)
             .map_err(|error| DataError::BadTemplate { origin: origin.to_owned(), reason: jinja::reason(&error) })?;
-        let mut template = Self { environment, end_of_turn: None };
+        let mut template = Self { environment, end_of_turn: None, marks_answers, fingerprint };
         template.end_of_turn = template.probe_end_of_turn();
         Ok(template)
     }
 
-    /// The built-in template; `end_token` is what the tokenizer stops at.
-    pub fn fallback(end_token: &str) -> Result<Self, DataError> {
-        let tokens = BTreeMap::from([("end_token".to_owned(), end_token.to_owned())]);
-        Self::new("Plimsoll's built-in template", FALLBACK, &tokens)
+    /// One of `BUILT_IN_TEMPLATES`. `is_token` says whether a text is one token of the tokenizer: the end of a turn must
+    /// be, or the model could not stop at it.
+    pub fn built_in(
+        name: &str,
+        specials: &BTreeMap<String, String>,
+        is_token: impl Fn(&str) -> bool,
+    ) -> Result<Self, DataError> {
+        let (source, specials) = built_in::prepare(name, specials, is_token)?;
+        Self::new(&format!("Plimsoll's template {name}"), source, &specials)
     }
 
     /// The error is the template's or Jinja's reason; the caller knows which row it belongs to.
     pub fn render(&self, messages: &[Value], tools: &Value, add_generation_prompt: bool) -> Result<String, String> {
+        self.render_marked(messages, tools, add_generation_prompt).map(|rendered| rendered.text)
+    }
+
+    pub fn render_marked(
+        &self,
+        messages: &[Value],
+        tools: &Value,
+        add_generation_prompt: bool,
+    ) -> Result<Rendered, String> {
+        if self.marks_answers && (messages.iter().any(jinja::holds_marks) || jinja::holds_marks(tools)) {
+            return Err("the text holds U+FDD0 or U+FDD1, which are not characters".to_owned());
+        }
         let render = || {
             // Absent is not none in Jinja: templates ask `tools is not none`, so the two are always given.
             self.environment.get_template(NAME)?.render(context! {
@@ -58,7 +88,17 @@ impl ChatTemplate {
                 add_generation_prompt,
             })
         };
-        render().map_err(|error| jinja::reason(&error))
+        let text = render().map_err(|error| jinja::reason(&error))?;
+        if !self.marks_answers {
+            return Ok(Rendered { text, answers: None });
+        }
+        let (text, answers) = jinja::take_marks(&text);
+        Ok(Rendered { text, answers: Some(answers) })
+    }
+
+    /// Of what it was made from: its source and the tokens it knows.
+    pub(crate) fn fingerprint(&self) -> u128 {
+        self.fingerprint
     }
 
     /// The text with which the assistant ends a turn (`<|im_end|>`, `</s>`), if the template has one.

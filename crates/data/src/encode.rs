@@ -1,4 +1,4 @@
-//! One row to tokens: its sample through the right template, in worker threads.
+//! One row to tokens: its sample through the right template, from any thread.
 
 use serde_json::Value;
 
@@ -10,26 +10,38 @@ use crate::read::Row;
 use crate::shape::{Sample, Shape, as_conversation};
 use crate::tokenizer::Tokenizer;
 
+/// Where the tokenizer has no template and the rows are conversations.
+const FALLBACK: &str = "chatml";
+
 /// The tokens of one row.
-pub(crate) enum EncodedRow {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EncodedRow {
     One(Masked),
     /// The preferred side first.
     Pair([Masked; 2]),
 }
 
 /// Turns one row into tokens; shared by the worker threads.
-pub(crate) struct Encoder<'a> {
+pub struct Encoder<'a> {
     tokenizer: &'a Tokenizer,
     shape: Shape,
-    /// Used where the tokenizer has no template and the rows are conversations.
     fallback: Option<ChatTemplate>,
     eos: Option<u32>,
 }
 
+/// A run of tokens as text, all to be learnt or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    pub text: String,
+    pub learn: bool,
+}
+
 impl<'a> Encoder<'a> {
-    pub(crate) fn new(tokenizer: &'a Tokenizer, shape: Shape) -> Result<Self, DataError> {
+    pub fn new(tokenizer: &'a Tokenizer, shape: Shape) -> Result<Self, DataError> {
         let fallback = match (shape, tokenizer.chat_template()) {
-            (Shape::Messages | Shape::Pairs, None) => Some(fallback_template(tokenizer)?),
+            (Shape::Messages | Shape::Conversations | Shape::Pairs, None) => {
+                Some(tokenizer.built_in_template(FALLBACK).map_err(|_| no_eos(tokenizer))?)
+            }
             _ => None,
         };
         // Only a template of its own ends an answer without the tokenizer naming an end.
@@ -40,7 +52,7 @@ impl<'a> Encoder<'a> {
         Ok(Self { tokenizer, shape, fallback, eos })
     }
 
-    pub(crate) fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
+    pub fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
         let (tokenizer, at) = (self.tokenizer, &row.at);
         let template = tokenizer.chat_template().or(self.fallback.as_ref());
         let one = match (self.shape.read(row)?, template) {
@@ -53,12 +65,32 @@ impl<'a> Encoder<'a> {
                 let messages = as_conversation(&prompt, &response);
                 mask::conversation(tokenizer, template, at, &messages, &Value::Null)
             }
-            (Sample::Messages { messages, tools }, Some(template)) => {
+            (Sample::Messages { messages, tools, .. }, Some(template)) => {
                 mask::conversation(tokenizer, template, at, &messages, &tools)
             }
-            (Sample::Messages { .. }, None) => Err(DataError::NoEos { origin: tokenizer.origin().to_owned() }),
+            (Sample::Messages { .. }, None) => Err(no_eos(tokenizer)),
         };
         one.map(EncodedRow::One)
+    }
+
+    /// The row as it will be trained, for people to look at: what bears loss and what does not. One list of pieces, or
+    /// two for a pair.
+    pub fn preview(&self, row: &Row) -> Result<Vec<Vec<Piece>>, DataError> {
+        match self.encode(row)? {
+            EncodedRow::One(one) => Ok(vec![self.pieces(&one)?]),
+            EncodedRow::Pair([a, b]) => Ok(vec![self.pieces(&a)?, self.pieces(&b)?]),
+        }
+    }
+
+    fn pieces(&self, masked: &Masked) -> Result<Vec<Piece>, DataError> {
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        for run in masked.learn.chunk_by(|a, b| a == b) {
+            let tokens = &masked.tokens[start..start + run.len()];
+            pieces.push(Piece { text: self.tokenizer.decode(tokens, false)?, learn: run[0] });
+            start += run.len();
+        }
+        Ok(pieces)
     }
 
     /// A text with what the tokenizer puts before it and one end behind it, all to be learnt.
@@ -71,17 +103,12 @@ impl<'a> Encoder<'a> {
             tokens.push(eos);
         }
         let learn = vec![true; tokens.len()];
-        Ok(Masked { tokens, learn })
+        let mut masked = Masked { tokens, learn };
+        mask::one_beginning(self.tokenizer, &mut masked);
+        Ok(masked)
     }
 }
 
-/// The end of a turn must be one token the model can stop at: ChatML's own where the tokenizer has it, else its end of
-/// sequence.
-fn fallback_template(tokenizer: &Tokenizer) -> Result<ChatTemplate, DataError> {
-    const IM_END: &str = "<|im_end|>";
-    let end = match tokenizer.token_id(IM_END) {
-        Some(_) => Some(IM_END),
-        None => tokenizer.eos_token(),
-    };
-    ChatTemplate::fallback(end.ok_or_else(|| DataError::NoEos { origin: tokenizer.origin().to_owned() })?)
+fn no_eos(tokenizer: &Tokenizer) -> DataError {
+    DataError::NoEos { origin: tokenizer.origin().to_owned() }
 }

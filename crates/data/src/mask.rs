@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatTemplate, Rendered};
 use crate::error::{DataError, Place};
 use crate::tokenizer::{Encoded, Tokenizer};
 
 /// Tokens with, for each, whether the model is to learn to produce it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Masked {
+pub struct Masked {
     pub tokens: Vec<u32>,
     pub learn: Vec<bool>,
 }
@@ -31,7 +31,18 @@ pub(crate) fn plain_pair(tokenizer: &Tokenizer, at: &Place, prompt: &str, respon
     }
     masked.tokens.push(eos);
     masked.learn.push(true);
+    one_beginning(tokenizer, &mut masked);
     Ok(masked)
+}
+
+/// A text that begins with the beginning of sequence in so many letters has two of them once the tokenizer adds its own.
+pub(crate) fn one_beginning(tokenizer: &Tokenizer, masked: &mut Masked) {
+    if let (Some(bos), [first, second, ..]) = (tokenizer.bos_id(), &masked.tokens[..])
+        && (*first, *second) == (bos, bos)
+    {
+        masked.tokens.remove(0);
+        masked.learn.remove(0);
+    }
 }
 
 /// A conversation through a chat template; the assistant's turns are learnt, each with its end-of-turn marker.
@@ -62,7 +73,11 @@ fn answer_spans(
         let text = template.render(&messages[..count], tools, prompt);
         text.map_err(|reason| DataError::Render { at: at.clone(), reason })
     };
-    let full = render(messages.len(), false)?;
+    let whole = template.render_marked(messages, tools, false);
+    let Rendered { text: full, answers } = whole.map_err(|reason| DataError::Render { at: at.clone(), reason })?;
+    if let Some(answers) = answers {
+        return Ok((full, answers));
+    }
     let mut spans: Vec<Range<usize>> = Vec::new();
     for turn in (0..messages.len()).filter(|&i| messages[i]["role"] == "assistant") {
         let not_incremental = || DataError::NotIncremental { at: at.clone(), turn: turn + 1 };

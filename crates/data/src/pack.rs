@@ -1,5 +1,6 @@
 //! An update's sequences binned into flat micro-batches: one behind another, no padding, none split.
 
+use crate::bins::Bins;
 use crate::error::DataError;
 use crate::store::{ExampleRef, count_loss};
 
@@ -25,8 +26,24 @@ pub struct MicroBatch {
 }
 
 impl MicroBatch {
+    /// With room for all it may ever hold: filling it again and again never allocates.
+    pub fn with_capacity(capacity: Capacity) -> Self {
+        let per_token = || Vec::with_capacity(capacity.tokens);
+        let mut cu_seqlens = Vec::with_capacity(capacity.sequences + 1);
+        cu_seqlens.push(0);
+        Self { tokens: per_token(), targets: per_token(), positions: per_token(), row_ids: per_token(), cu_seqlens }
+    }
+
     fn empty() -> Self {
         Self { cu_seqlens: vec![0], ..Self::default() }
+    }
+
+    pub fn clear(&mut self) {
+        for vector in [&mut self.tokens, &mut self.targets, &mut self.positions, &mut self.row_ids] {
+            vector.clear();
+        }
+        self.cu_seqlens.clear();
+        self.cu_seqlens.push(0);
     }
 
     pub fn len(&self) -> usize {
@@ -46,15 +63,38 @@ impl MicroBatch {
         count_loss(&self.targets)
     }
 
+    /// Appends a sequence whose tokens and targets `read` writes. `first_row_id` is the id of its first token; ids are
+    /// unsigned, and kernels read them so.
+    pub(crate) fn append<E>(
+        &mut self,
+        length: usize,
+        first_row_id: u32,
+        read: impl FnOnce(&mut [i32], &mut [i32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let begin = self.tokens.len();
+        self.tokens.resize(begin + length, 0);
+        self.targets.resize(begin + length, 0);
+        read(&mut self.tokens[begin..], &mut self.targets[begin..])?;
+        self.positions.extend(0..length as i32);
+        self.row_ids.extend((0..length as u32).map(|position| (first_row_id + position).cast_signed()));
+        self.cu_seqlens.push(self.tokens.len() as i32);
+        Ok(())
+    }
+
     /// Every number fits: `pack` has checked that the update's last row id does.
     fn push(&mut self, example: ExampleRef<'_>, first_row_id: usize) {
-        let len = example.len() as i32;
-        let first = first_row_id as i32;
-        self.tokens.extend(example.tokens.iter().map(|token| token.cast_signed()));
-        self.targets.extend_from_slice(example.targets);
-        self.positions.extend(0..len);
-        self.row_ids.extend(first..first + len);
-        self.cu_seqlens.push(self.tokens.len() as i32);
+        let copied: Result<(), std::convert::Infallible> =
+            self.append(example.len(), first_row_id as u32, |tokens, targets| {
+                tokens.iter_mut().zip(example.tokens).for_each(|(to, token)| *to = token.cast_signed());
+                targets.copy_from_slice(example.targets);
+                Ok(())
+            });
+        let Ok(()) = copied;
+    }
+
+    /// What one takes in memory.
+    pub(crate) fn bytes(capacity: Capacity) -> u64 {
+        (size_of::<i32>() * (4 * capacity.tokens + capacity.sequences + 1)) as u64
     }
 }
 
@@ -76,18 +116,18 @@ pub fn pack_groups(
 ) -> Result<Vec<MicroBatch>, DataError> {
     assert!(examples.len().is_multiple_of(group), "{} sequences are not groups of {group}", examples.len());
     check_fits(examples, group, max_length, capacity)?;
-    let lengths: Vec<usize> = examples.chunks(group).map(total).collect();
-    let batches = bins(&lengths, Capacity { sequences: capacity.sequences / group, ..capacity })
-        .into_iter()
-        .map(|members| {
-            let mut batch = MicroBatch::empty();
-            for index in members.into_iter().flat_map(|member| member * group..(member + 1) * group) {
-                batch.push(examples[index], index * max_length);
-            }
-            batch
-        })
-        .collect();
-    Ok(batches)
+    let lengths: Vec<u32> = examples.chunks(group).map(|members| total(members) as u32).collect();
+    let mut bins = Bins::default();
+    bins.fill(&lengths, Capacity { sequences: capacity.sequences / group, ..capacity });
+    let batches = (0..bins.len()).map(|bin| {
+        let mut batch = MicroBatch::empty();
+        for index in bins.members(bin).iter().flat_map(|&member| member as usize * group..(member as usize + 1) * group)
+        {
+            batch.push(examples[index], index * max_length);
+        }
+        batch
+    });
+    Ok(batches.collect())
 }
 
 fn total(examples: &[ExampleRef<'_>]) -> usize {
@@ -120,41 +160,16 @@ fn check_fits(
             return Err(DataError::DoesNotFit { index: index * group, length, capacity: tokens });
         }
     }
-    let last_id = examples.len().checked_mul(max_length);
-    if last_id.is_none_or(|last| i32::try_from(last).is_err()) {
-        return Err(DataError::TooManyTokens { sequences: examples.len(), max_length });
-    }
-    Ok(())
+    check_row_ids(examples.len() as u64, max_length)
 }
 
-/// The members of each bin, ascending; bins by their first member.
-fn bins(lengths: &[usize], capacity: Capacity) -> Vec<Vec<usize>> {
-    let mut longest_first: Vec<usize> = (0..lengths.len()).collect();
-    longest_first.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
-
-    let mut bins: Vec<(usize, Vec<usize>)> = Vec::new();
-    for index in longest_first {
-        let length = lengths[index];
-        let room = bins
-            .iter_mut()
-            .find(|(used, members)| used + length <= capacity.tokens && members.len() < capacity.sequences);
-        match room {
-            Some((used, members)) => {
-                *used += length;
-                members.push(index);
-            }
-            None => bins.push((length, vec![index])),
-        }
+/// A token's name in an update has 32 bits.
+pub(crate) fn check_row_ids(sequences: u64, max_length: usize) -> Result<(), DataError> {
+    let end = sequences.checked_mul(max_length as u64);
+    if end.is_none_or(|end| end > 1 << 32) {
+        return Err(DataError::TooManyTokens { sequences, max_length });
     }
-    let mut bins: Vec<Vec<usize>> = bins
-        .into_iter()
-        .map(|(_, mut members)| {
-            members.sort_unstable();
-            members
-        })
-        .collect();
-    bins.sort_by_key(|members| members[0]);
-    bins
+    Ok(())
 }
 
 #[cfg(test)]
@@ -200,7 +215,7 @@ mod tests {
         }
         let one = example(0, 1);
         let capacity = Capacity { tokens: 8, sequences: 8 };
-        let error = pack(&[one.view(), one.view()], 1 << 30, capacity).expect_err("too many");
+        let error = pack(&[one.view(); 5], 1 << 30, capacity).expect_err("too many");
         assert!(matches!(error, DataError::TooManyTokens { .. }), "{error}");
     }
 

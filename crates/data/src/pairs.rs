@@ -26,6 +26,19 @@ pub enum Preference {
     Conversations { chosen: Vec<Value>, rejected: Vec<Value> },
 }
 
+impl Preference {
+    /// All that is said in it.
+    pub(crate) fn into_texts(self) -> Vec<String> {
+        let contents = |messages: Vec<Value>| -> Vec<String> {
+            messages.iter().filter_map(|message| Some(message["content"].as_str()?.to_owned())).collect()
+        };
+        match self {
+            Self::Texts { prompt, chosen, rejected } => prompt.into_iter().chain([chosen, rejected]).collect(),
+            Self::Conversations { chosen, rejected } => [contents(chosen), contents(rejected)].concat(),
+        }
+    }
+}
+
 fn answers_of(row: &Row) -> Option<(&'static str, &'static str)> {
     let both = |(a, b): &(&str, &str)| present(row, a).is_some() && present(row, b).is_some();
     ANSWERS.into_iter().find(both)
@@ -33,6 +46,12 @@ fn answers_of(row: &Row) -> Option<(&'static str, &'static str)> {
 
 pub(crate) fn detects(row: &Row) -> bool {
     answers_of(row).is_some()
+}
+
+pub(crate) fn columns_of(row: &Row) -> Vec<&'static str> {
+    let question = QUESTIONS.into_iter().find(|name| present(row, name).is_some());
+    let answers = answers_of(row).map_or(Vec::new(), |(chosen, rejected)| vec![chosen, rejected]);
+    question.into_iter().chain(answers).collect()
 }
 
 pub(crate) fn read(row: &Row) -> Result<Preference, DataError> {

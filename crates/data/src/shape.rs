@@ -1,5 +1,7 @@
 //! What a row means: a text, a question with its answer, a conversation, or two answers to compare.
 
+mod conversation;
+
 use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
@@ -7,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::error::DataError;
 use crate::pairs::{self, Preference};
 use crate::read::{Row, kind};
+pub(crate) use conversation::read_message_list;
 
 /// What the user says the rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,6 +26,8 @@ pub enum Shape {
     Text,
     PromptResponse,
     Messages,
+    /// ShareGPT's manner of them.
+    Conversations,
     Pairs,
 }
 
@@ -38,14 +43,54 @@ pub enum Sample {
     Messages {
         messages: Vec<Value>,
         tools: Value,
+        /// What the row says about the conversation (`auxiliary_labels`, `labels`, `label`, `scores`, `score`), untouched.
+        /// Templates never see it; tasks that rank or score answers do.
+        labels: Map<String, Value>,
     },
     Pair(Preference),
 }
 
-const PAIRS: [(&str, &str); 3] = [("prompt", "response"), ("instruction", "output"), ("question", "answer")];
+/// Every column some shape reads: what is worth decoding from a table with many more.
+pub(crate) const COLUMNS: [&str; 24] = [
+    "answer",
+    "auxiliary_labels",
+    "chosen",
+    "chosen_response",
+    "completion",
+    "conversation",
+    "conversations",
+    "input",
+    "instruction",
+    "label",
+    "labels",
+    "messages",
+    "output",
+    "prompt",
+    "query",
+    "question",
+    "rejected",
+    "rejected_response",
+    "response",
+    "score",
+    "scores",
+    "system",
+    "text",
+    "tools",
+];
 
-const ACCEPT_ALL: &str = "`text`; `prompt` with `response`; `instruction` (and `input`) with `output`; `question` with `answer`; \
-    `messages` (a list of {role, content})";
+const PAIRS: [(&str, &str); 7] = [
+    ("prompt", "response"),
+    ("prompt", "completion"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("question", "answer"),
+    ("query", "response"),
+    ("input", "output"),
+];
+
+const ACCEPT_ALL: &str = "`text`; `prompt` with `response` or `completion`; `instruction` (and `input`) with `output`; \
+    `question` with `answer`; `messages` (a list of {role, content}); `conversations` (a list of {from, value}); \
+    for `task: reward`, `prompt` with `chosen` and `rejected`";
 
 impl Shape {
     pub fn name(self) -> &'static str {
@@ -53,6 +98,7 @@ impl Shape {
             Self::Text => "text",
             Self::PromptResponse => "prompt-response",
             Self::Messages => "messages",
+            Self::Conversations => "conversations",
             Self::Pairs => "pairs",
         }
     }
@@ -61,9 +107,10 @@ impl Shape {
         match self {
             Self::Text => "`text`",
             Self::PromptResponse => {
-                "`prompt` with `response`, `instruction` (and `input`) with `output`, `question` with `answer`"
+                "`prompt` with `response` or `completion`, `instruction` (and `input`) with `output`, `question` with `answer`"
             }
             Self::Messages => "`messages` (a list of {role, content})",
+            Self::Conversations => "`conversations` (a list of {from, value} or {role, content})",
             Self::Pairs => pairs::ACCEPTS,
         }
     }
@@ -72,6 +119,8 @@ impl Shape {
     pub fn detect(row: &Row) -> Result<Self, DataError> {
         if present(row, "messages").is_some() {
             Ok(Self::Messages)
+        } else if conversation::conversations_of(row).is_some() {
+            Ok(Self::Conversations)
         } else if pair_of(row).is_some() {
             Ok(Self::PromptResponse)
         } else if present(row, "text").is_some() {
@@ -90,14 +139,32 @@ impl Shape {
                 None => Err(missing(row, "format `text`", self.accepts())),
             },
             Self::PromptResponse => read_pair(row),
-            Self::Messages => read_messages(row),
+            Self::Messages | Self::Conversations => conversation::read_messages(row, self),
             Self::Pairs => Ok(Sample::Pair(pairs::read(row)?)),
         }
+    }
+
+    /// What the row is taken for, and which of its columns that uses: `prompt-response: columns instruction, output`.
+    pub fn explain(self, row: &Row) -> String {
+        let mut columns: Vec<&str> = match self {
+            Self::Text => vec!["text"],
+            Self::PromptResponse => pair_of(row).map_or(Vec::new(), |(ask, answer)| vec![ask, "input", answer]),
+            Self::Messages => vec!["system", "messages", "tools"],
+            Self::Conversations => vec!["system", "conversations", "conversation", "tools"],
+            Self::Pairs => pairs::columns_of(row),
+        };
+        columns.retain(|name| present(row, name).is_some());
+        columns.dedup();
+        if self == Self::PromptResponse && columns.first() != Some(&"instruction") {
+            columns.retain(|name| pair_of(row).is_some_and(|(ask, answer)| *name == ask || *name == answer));
+        }
+        let what = if columns.len() == 1 { "column" } else { "columns" };
+        format!("{}: {what} {}", self.name(), columns.join(", "))
     }
 }
 
 impl Format {
-    pub const NAMES: [&str; 5] = ["auto", "text", "prompt-response", "messages", "pairs"];
+    pub const NAMES: [&str; 6] = ["auto", "text", "prompt-response", "messages", "conversations", "pairs"];
 
     pub fn resolve(self, first: &Row) -> Result<Shape, DataError> {
         match self {
@@ -116,6 +183,7 @@ impl FromStr for Format {
             "text" => Ok(Self::As(Shape::Text)),
             "prompt-response" => Ok(Self::As(Shape::PromptResponse)),
             "messages" => Ok(Self::As(Shape::Messages)),
+            "conversations" => Ok(Self::As(Shape::Conversations)),
             "pairs" => Ok(Self::As(Shape::Pairs)),
             _ => Err(format!("unknown format `{name}`; allowed: {}", Self::NAMES.join(", "))),
         }
@@ -139,48 +207,6 @@ fn read_pair(row: &Row) -> Result<Sample, DataError> {
     }
     let response = string(row, answer, &row.columns[answer])?;
     Ok(Sample::PromptResponse { prompt, response })
-}
-
-fn read_messages(row: &Row) -> Result<Sample, DataError> {
-    let Some(value) = present(row, "messages") else {
-        return Err(missing(row, "format `messages`", Shape::Messages.accepts()));
-    };
-    let messages = read_message_list(row, "messages", value)?;
-    if !messages.iter().any(|m| m["role"] == "assistant") {
-        return Err(DataError::NoAnswer { at: row.at.clone() });
-    }
-    let tools = present(row, "tools").cloned().unwrap_or(Value::Null);
-    Ok(Sample::Messages { messages, tools })
-}
-
-pub(crate) fn read_message_list(row: &Row, column: &str, value: &Value) -> Result<Vec<Value>, DataError> {
-    let Value::Array(list) = value else {
-        return Err(wrong_type(row, column, value, "a list of messages"));
-    };
-    list.iter().enumerate().map(|(i, message)| read_message(row, &format!("{column}[{i}]"), message)).collect()
-}
-
-fn read_message(row: &Row, place: &str, value: &Value) -> Result<Value, DataError> {
-    let name = |key: &str| format!("{place}.{key}");
-    let Value::Object(message) = value else {
-        return Err(wrong_type(row, place, value, "an object"));
-    };
-    for key in ["role", "content"] {
-        let found = message.get(key).unwrap_or(&Value::Null);
-        // A turn that only calls tools has no content.
-        let may_lack = key == "content" && message.contains_key("tool_calls");
-        let fine = found.is_string() || (may_lack && found.is_null());
-        if !fine {
-            return Err(wrong_type(row, &name(key), found, "a string"));
-        }
-    }
-    // Parquet gives every message every column: a null key would read as present in a template.
-    let kept: Map<String, Value> = message
-        .iter()
-        .filter(|(key, value)| *key == "content" || !value.is_null())
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
-    Ok(Value::Object(kept))
 }
 
 /// A question and its answer as the conversation a chat template expects.

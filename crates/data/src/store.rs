@@ -1,8 +1,11 @@
-//! Where tokenised examples live: in memory, flat, with offsets.
-//!
-//! This is the part another store (a memory-mapped cache, a stream) replaces; what it hands out is [`ExampleRef`].
+//! Groups that can be reached by their number: in memory, or in a cache.
+
+use std::sync::Arc;
 
 use crate::NO_LOSS;
+use crate::cache::{CacheFile, CacheReader, reader_bytes};
+use crate::error::DataError;
+use crate::record::{Entry, Records, Width};
 
 /// A sequence and, for each position, the token that comes next or [`NO_LOSS`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,56 +45,99 @@ pub(crate) fn count_loss(targets: &[i32]) -> usize {
     targets.iter().filter(|&&target| target != NO_LOSS).count()
 }
 
-/// Two flat vectors and the end of each example: eight bytes per token and eight per example.
-#[derive(Debug, Default)]
-pub(crate) struct Store {
-    tokens: Vec<u32>,
-    targets: Vec<i32>,
-    ends: Vec<usize>,
-    longest: usize,
+/// One source's sequences.
+pub(crate) enum Store {
+    Memory(Arc<Records>),
+    Cached(Arc<CacheFile>),
+}
+
+/// What is known about a store as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Extent {
+    pub sequences: u64,
+    pub tokens: u64,
+    pub loss_tokens: u64,
+    pub longest: u64,
+}
+
+impl Extent {
+    pub(crate) fn of(records: &Records) -> Self {
+        let mut extent = Self::default();
+        records.entries.iter().for_each(|entry| extent.add(entry));
+        extent
+    }
+
+    pub(crate) fn add(&mut self, entry: &Entry) {
+        self.sequences += 1;
+        self.tokens += u64::from(entry.tokens);
+        self.loss_tokens += u64::from(entry.loss);
+        self.longest = self.longest.max(u64::from(entry.tokens));
+    }
+
+    pub(crate) fn join(&mut self, other: &Extent) {
+        self.sequences += other.sequences;
+        self.tokens += other.tokens;
+        self.loss_tokens += other.loss_tokens;
+        self.longest = self.longest.max(other.longest);
+    }
 }
 
 impl Store {
-    pub(crate) fn push(&mut self, example: ExampleRef<'_>) {
-        assert_eq!(example.tokens.len(), example.targets.len());
-        self.tokens.extend_from_slice(example.tokens);
-        self.targets.extend_from_slice(example.targets);
-        self.ends.push(self.tokens.len());
-        self.longest = self.longest.max(example.len());
+    pub(crate) fn extent(&self) -> Extent {
+        match self {
+            Self::Memory(records) => Extent::of(records),
+            Self::Cached(cache) => Extent {
+                sequences: cache.header.sequences,
+                tokens: cache.header.tokens,
+                loss_tokens: cache.header.loss_tokens,
+                longest: cache.header.longest,
+            },
+        }
     }
 
-    /// Gives back what growing took beyond need.
-    pub(crate) fn finish(&mut self) {
-        self.tokens.shrink_to_fit();
-        self.targets.shrink_to_fit();
-        self.ends.shrink_to_fit();
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        match self {
+            Self::Memory(records) => records.resident_bytes(),
+            Self::Cached(_) => 0,
+        }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+    /// What a reader takes besides.
+    pub(crate) fn reader_bytes(&self, max_length: usize, width: Width) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Cached(_) => reader_bytes(max_length, width),
+        }
     }
 
-    pub(crate) fn get(&self, index: usize) -> ExampleRef<'_> {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        let range = start..self.ends[index];
-        ExampleRef { tokens: &self.tokens[range.clone()], targets: &self.targets[range] }
+    pub(crate) fn reader(&self, width: Width) -> StoreReader {
+        match self {
+            Self::Memory(records) => StoreReader::Memory(records.clone(), width),
+            Self::Cached(cache) => StoreReader::Cached(CacheReader::new(cache.clone(), width)),
+        }
+    }
+}
+
+/// Reads one store, with buffers of its own.
+pub(crate) enum StoreReader {
+    Memory(Arc<Records>, Width),
+    Cached(CacheReader),
+}
+
+impl StoreReader {
+    pub(crate) fn entry(&mut self, sequence: u64) -> Result<Entry, DataError> {
+        match self {
+            Self::Memory(records, _) => Ok(records.entries[sequence as usize]),
+            Self::Cached(reader) => reader.entry(sequence),
+        }
     }
 
-    pub(crate) fn total_tokens(&self) -> usize {
-        self.tokens.len()
-    }
-
-    pub(crate) fn loss_tokens(&self) -> usize {
-        count_loss(&self.targets)
-    }
-
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
-    }
-
-    pub(crate) fn resident_bytes(&self) -> usize {
-        size_of::<u32>() * self.tokens.capacity()
-            + size_of::<i32>() * self.targets.capacity()
-            + size_of::<usize>() * self.ends.capacity()
+    pub(crate) fn read(&mut self, entry: &Entry, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+        match self {
+            Self::Memory(records, width) => {
+                records.read(entry, *width, tokens, targets).map_err(|_| DataError::Malformed)
+            }
+            Self::Cached(reader) => reader.read(entry, tokens, targets),
+        }
     }
 }

@@ -1,22 +1,22 @@
 //! A Hugging Face tokenizer: `tokenizer.json` and what the files beside it say about special tokens and chat.
 
+mod byte_pairs;
+mod files;
+mod lengths;
+mod merge;
+mod split;
+
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use byte_pairs::BytePairs;
+use files::Files;
+pub(crate) use files::fingerprint;
+use lengths::Lengths;
+use serde_json::Value;
 
-use crate::chat::ChatTemplate;
+use crate::chat::{BUILT_IN_TEMPLATES, ChatTemplate};
 use crate::error::DataError;
-
-/// The files that define a tokenizer, as text.
-#[derive(Debug, Clone, Default)]
-struct Files {
-    tokenizer: Vec<u8>,
-    config: Option<String>,
-    special_tokens_map: Option<String>,
-    chat_template: Option<String>,
-}
 
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -24,7 +24,17 @@ pub struct Tokenizer {
     vocab_size: usize,
     bos: Option<(String, u32)>,
     eos: Option<(String, u32)>,
+    specials: BTreeMap<String, String>,
+    /// Tokens before and behind a text; `None` where only the tokenizer itself knows.
+    around: Option<(Vec<u32>, Vec<u32>)>,
+    /// Where known, offsets come from adding up and need not be carried through the tokenizer.
+    lengths: Option<Lengths>,
+    /// The faster path, where it is known to lead to the same ids.
+    byte_pairs: Option<BytePairs>,
+    /// The sources of its own templates, by name.
+    templates: BTreeMap<String, String>,
     chat: Option<ChatTemplate>,
+    files_fingerprint: u128,
 }
 
 /// Token ids and, for each, the bytes of the text it stands for. Tokens that a post-processor added have `(0, 0)`.
@@ -37,21 +47,8 @@ pub struct Encoded {
 impl Tokenizer {
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<Self, DataError> {
         let folder = folder.as_ref();
-        let path = folder.join("tokenizer.json");
-        let tokenizer = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(DataError::TokenizerMissing { path });
-            }
-            Err(source) => return Err(DataError::Open { path, source }),
-        };
-        let files = Files {
-            tokenizer,
-            config: optional(folder, "tokenizer_config.json")?,
-            special_tokens_map: optional(folder, "special_tokens_map.json")?,
-            chat_template: optional(folder, "chat_template.jinja")?,
-        };
-        Self::build(&path.display().to_string(), &files)
+        let files = Files::read(folder)?;
+        Self::build(&folder.join("tokenizer.json").display().to_string(), &files)
     }
 
     /// `origin` is the name errors use; `config` is the content of a `tokenizer_config.json`.
@@ -66,30 +63,117 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| corrupt(origin, error))?;
         inner.with_padding(None);
 
-        let config = parse(origin, "tokenizer_config.json", files.config.as_deref())?;
-        let map = parse(origin, "special_tokens_map.json", files.special_tokens_map.as_deref())?;
-        let specials = special_tokens(&config, &map);
+        let config = files::parse(origin, "tokenizer_config.json", files.config.as_deref())?;
+        let map = files::parse(origin, "special_tokens_map.json", files.special_tokens_map.as_deref())?;
+        let specials = files::special_tokens(&config, &map);
+        for (id, token) in files::unlisted_tokens(&config, &specials, &inner) {
+            add_token(origin, &mut inner, id, token)?;
+        }
         let with_id = |name: &str| {
             let token = specials.get(name)?;
             Some((token.clone(), inner.token_to_id(token)?))
         };
         let (bos, eos) = (with_id("bos_token"), with_id("eos_token"));
-        let source = files.chat_template.clone().or_else(|| template_in(&config));
-        let chat = source.map(|source| ChatTemplate::new(origin, &source, &specials)).transpose()?;
+        let around = match files::around(&config) {
+            Some((add_bos, add_eos)) => {
+                let one =
+                    |token: &Option<(String, u32)>, add: bool| token.iter().filter(|_| add).map(|t| t.1).collect();
+                Some((one(&bos, add_bos), one(&eos, add_eos)))
+            }
+            None => probe_around(&inner),
+        };
+        let templates = files::templates(files, &config);
+        let chat = templates.get("default").map(|source| ChatTemplate::new(origin, source, &specials)).transpose()?;
         // Ids may have gaps: what an embedding needs is the highest id, not the count.
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
-        Ok(Self { inner, origin: origin.to_owned(), vocab_size, bos, eos, chat })
+        let file: Value = serde_json::from_slice(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
+        let lengths = Lengths::of(&inner, &file, vocab_size);
+        let byte_pairs = BytePairs::of(&inner, &file);
+        let (origin, files_fingerprint) = (origin.to_owned(), files.fingerprint());
+        Ok(Self {
+            inner,
+            origin,
+            vocab_size,
+            bos,
+            eos,
+            specials,
+            around,
+            lengths,
+            byte_pairs,
+            templates,
+            chat,
+            files_fingerprint,
+        })
+    }
+
+    /// Chooses the chat template: `auto` (its own), one of its own by name, a built-in one, or a file.
+    pub fn with_template(mut self, choice: &str) -> Result<Self, DataError> {
+        let is_file = choice.contains(['/', '\\']) || choice.ends_with(".jinja") || choice.ends_with(".j2");
+        self.chat = if choice == "auto" {
+            let own = self.templates.get("default");
+            own.map(|source| ChatTemplate::new(&self.origin, source, &self.specials)).transpose()?
+        } else if is_file {
+            let source = std::fs::read_to_string(choice)
+                .map_err(|source| DataError::Open { path: Path::new(choice).to_owned(), source })?;
+            Some(ChatTemplate::new(choice, &source, &self.specials)?)
+        } else if let Some(source) = self.templates.get(choice) {
+            Some(ChatTemplate::new(&self.origin, source, &self.specials)?)
+        } else if BUILT_IN_TEMPLATES.contains(&choice) {
+            Some(self.built_in_template(choice)?)
+        } else {
+            let own = self.templates.keys().map(String::as_str);
+            let known: Vec<&str> = ["auto"].into_iter().chain(own).chain(BUILT_IN_TEMPLATES).collect();
+            return Err(DataError::UnknownTemplate { name: choice.to_owned(), known: known.join(", ") });
+        };
+        Ok(self)
+    }
+
+    pub(crate) fn built_in_template(&self, name: &str) -> Result<ChatTemplate, DataError> {
+        ChatTemplate::built_in(name, &self.specials, |token| self.inner.token_to_id(token).is_some())
     }
 
     /// `add_special`: also what the tokenizer puts around a text (often a beginning-of-sequence token).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, DataError> {
-        let encoding = self.inner.encode_fast(text, add_special).map_err(|error| codec(&error))?;
-        Ok(encoding.get_ids().to_vec())
+        let own = add_special && self.around.is_none();
+        let ids = self.ids(text, own)?;
+        Ok(match &self.around {
+            Some((before, behind)) if add_special && !(before.is_empty() && behind.is_empty()) => {
+                [before, ids.as_slice(), behind].concat()
+            }
+            _ => ids,
+        })
+    }
+
+    /// `own`: with what only the tokenizer itself knows to put around a text.
+    fn ids(&self, text: &str, own: bool) -> Result<Vec<u32>, DataError> {
+        match &self.byte_pairs {
+            Some(fast) if !own => Ok(fast.encode(text)),
+            _ => Ok(self.inner.encode_fast(text, own).map_err(|error| codec(&error))?.get_ids().to_vec()),
+        }
     }
 
     pub fn encode_with_offsets(&self, text: &str, add_special: bool) -> Result<Encoded, DataError> {
-        let encoding = self.inner.encode(text, add_special).map_err(|error| codec(&error))?;
-        Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
+        let own = add_special && self.around.is_none();
+        let mut added_up = None;
+        if let Some(lengths) = self.lengths.as_ref().filter(|_| !own) {
+            let ids = self.ids(text, false)?;
+            added_up = lengths.offsets(&ids, text.len()).map(|offsets| Encoded { ids, offsets });
+        }
+        let mut encoded = match added_up {
+            Some(encoded) => encoded,
+            None => {
+                let encoding = self.inner.encode(text, own).map_err(|error| codec(&error))?;
+                Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() }
+            }
+        };
+        if let Some((before, behind)) = self.around.as_ref().filter(|_| add_special) {
+            let added = |count: usize| std::iter::repeat_n((0, 0), count);
+            encoded.ids.splice(0..0, before.iter().copied());
+            encoded.offsets.splice(0..0, added(before.len()));
+            encoded.ids.extend(behind);
+            encoded.offsets.extend(added(behind.len()));
+        }
+        Ok(encoded)
     }
 
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, DataError> {
@@ -117,9 +201,16 @@ impl Tokenizer {
         self.eos.as_ref().map(|(token, _)| token.as_str())
     }
 
-    /// The tokenizer's own template, if it has one.
+    /// The template in use: the tokenizer's own, if it has one, or what was chosen.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat.as_ref()
+    }
+
+    /// Of everything that decides which tokens a text becomes, the chat template in use included.
+    pub fn fingerprint(&self) -> u128 {
+        let template = self.chat.as_ref().map_or(0, ChatTemplate::fingerprint);
+        let both = [self.files_fingerprint.to_le_bytes(), template.to_le_bytes()].concat();
+        twox_hash::XxHash3_128::oneshot(&both)
     }
 
     /// What errors call it: the path of its `tokenizer.json`.
@@ -128,45 +219,34 @@ impl Tokenizer {
     }
 }
 
-fn optional(folder: &Path, name: &str) -> Result<Option<String>, DataError> {
-    let path = folder.join(name);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(DataError::Open { path, source }),
+fn add_token(
+    origin: &str,
+    inner: &mut tokenizers::Tokenizer,
+    id: u32,
+    token: tokenizers::AddedToken,
+) -> Result<(), DataError> {
+    let content = token.content.clone();
+    if token.special {
+        inner.add_special_tokens([token]).map_err(|error| corrupt(origin, error))?;
+    } else {
+        inner.add_tokens([token]).map_err(|error| corrupt(origin, error))?;
     }
-}
-
-fn parse(origin: &str, name: &str, text: Option<&str>) -> Result<Map<String, Value>, DataError> {
-    match text {
-        None => Ok(Map::new()),
-        Some(text) => serde_json::from_str(text).map_err(|error| corrupt(&format!("{name} beside {origin}"), error)),
-    }
-}
-
-/// Every `*_token` by name. Each is a string, or an object whose `content` is the string.
-fn special_tokens(config: &Map<String, Value>, special_tokens_map: &Map<String, Value>) -> BTreeMap<String, String> {
-    special_tokens_map
-        .iter()
-        .chain(config)
-        .filter(|(name, _)| name.ends_with("_token"))
-        .filter_map(|(name, value)| {
-            let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
-            Some((name.clone(), text.to_owned()))
-        })
-        .collect()
-}
-
-/// `chat_template` is one template, or a list of named ones of which `default` counts.
-fn template_in(config: &Map<String, Value>) -> Option<String> {
-    match config.get("chat_template")? {
-        Value::String(source) => Some(source.clone()),
-        Value::Array(named) => {
-            let default = named.iter().find(|entry| entry["name"] == "default")?;
-            default["template"].as_str().map(str::to_owned)
+    match inner.token_to_id(&content) {
+        Some(got) if got == id => Ok(()),
+        got => {
+            let got = got.map_or("none".to_owned(), |got| got.to_string());
+            let reason = format!("tokenizer_config.json gives {content:?} the id {id}, tokenizer.json {got}");
+            Err(corrupt(origin, reason))
         }
-        _ => None,
     }
+}
+
+/// What the tokenizer puts around a text, told from one.
+fn probe_around(inner: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
+    let (bare, whole) = (inner.encode_fast("a", false).ok()?, inner.encode_fast("a", true).ok()?);
+    let (bare, whole) = (bare.get_ids(), whole.get_ids());
+    let at = whole.windows(bare.len().max(1)).position(|window| window == bare)?;
+    Some((whole[..at].to_vec(), whole[at + bare.len()..].to_vec()))
 }
 
 fn corrupt(origin: &str, error: impl ToString) -> DataError {

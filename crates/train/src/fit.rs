@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll_data::{Dataset, Order};
+use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions};
 
 use crate::event::{EvalEvent, Event, StepEvent};
 use crate::export::export;
@@ -27,6 +27,21 @@ pub struct Fit<'a> {
     pub tokenizer_files: Vec<(String, Vec<u8>)>,
     /// Set from outside to stop after the update that is running.
     pub stop: &'a AtomicBool,
+}
+
+impl Fit<'_> {
+    fn feed_options(&self, session: &Session) -> FeedOptions {
+        let amount = Amount::Sequences(self.sequences as u64);
+        let options = FeedOptions::new(session.capacity(), session.max_length(), amount, session.seed());
+        FeedOptions { shuffle: self.shuffle, ..options }
+    }
+}
+
+/// What feeding and evaluating take in the host's memory, given what a micro-batch holds.
+pub fn data_bytes(train: &Dataset, eval: Option<&Dataset>, sequences: usize, capacity: Capacity) -> u64 {
+    let amount = Amount::Sequences(sequences as u64);
+    let options = FeedOptions::new(capacity, 0, amount, 0);
+    train.feed_bytes(&options) + eval.map_or(0, |data| data.sequential_bytes(capacity))
 }
 
 /// How a run ended.
@@ -55,8 +70,7 @@ pub fn fit(
     observe: &mut dyn FnMut(&Event),
 ) -> Result<Outcome, TrainError> {
     let mut watch = Watch { folder, observe, pairs: None };
-    let order = Order::new(task.train.groups(), session.seed(), task.shuffle);
-    let mut updates = order.updates(task.sequences / task.train.group(), 0);
+    let mut feed = Feed::start(task.train, &task.feed_options(session))?;
     let mut durations = Vec::new();
     let mut gauge = Gauge::default();
     let (mut tokens_done, mut seconds_done) = (0, 0.0);
@@ -79,12 +93,9 @@ pub fn fit(
     }
     for step in 1..=task.rate.total {
         let began = Instant::now();
-        let chosen = updates.next().expect("updates do not end");
-        let examples: Vec<_> = chosen.iter().flat_map(|&i| task.train.get_group(i as usize)).collect();
-        let batches = session.pack(&examples)?;
-        let data_wait = began.elapsed();
+        let waited_before = feed.waited().total;
         let lr = task.rate.at(step);
-        let result = match session.update(&batches, step, lr) {
+        let result = match session.update_from(&mut feed, step, lr) {
             Err(error) if error.leaves_weights() && step > 1 => {
                 save(session, task, step - 1, best, &mut watch)?;
                 return Err(error);
@@ -92,6 +103,7 @@ pub fn fit(
             updated => updated?,
         };
         let took = began.elapsed();
+        let data_wait = feed.waited().total - waited_before;
         let event = Event::Step(StepEvent {
             step,
             loss: result.loss,
@@ -191,9 +203,9 @@ impl Watch<'_> {
 fn evaluate(session: &mut Session, task: &Fit, step: u64, watch: &mut Watch) -> Result<Option<f64>, TrainError> {
     let Some(data) = task.eval else { return Ok(None) };
     let began = Instant::now();
-    let Evaluation { loss, tokens, pairs } = session.evaluate(data)?;
+    let Evaluation { loss, tokens, sequences, pairs } = session.evaluate(data)?;
     let ms = began.elapsed().as_secs_f64() * 1e3;
-    let eval = EvalEvent { loss, tokens: tokens as u64, sequences: data.len() as u64, ms, pairs };
+    let eval = EvalEvent { loss, tokens: tokens as u64, sequences: sequences as u64, ms, pairs };
     watch.pairs = pairs;
     watch.tell(&Event::Eval { step, eval })?;
     Ok(Some(loss))

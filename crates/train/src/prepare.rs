@@ -1,5 +1,7 @@
 //! From what was asked to a plan on a device, with the process itself measured.
 
+use plimsoll_data::Capacity;
+use plimsoll_graph::BatchShape;
 use plimsoll_models::{Built, Head, Recipe, build};
 use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, plan};
 use plimsoll_runtime::Backend;
@@ -49,7 +51,7 @@ pub fn plan_only(
             .map_err(|e| PlanError::Build(e.to_string()))
     };
     // Mistakes in the recipe are the user's and get their own message, before any planning.
-    let smallest = plimsoll_graph::BatchShape { tokens: spec.max_length, sequences: 1, max_length: spec.max_length };
+    let smallest = BatchShape { tokens: spec.max_length, sequences: 1, max_length: spec.max_length };
     build(&spec.model.config, &spec.recipe, smallest, 1)?;
     let mut pins = spec.pins.clone();
     if spec.recipe.head == Head::Score {
@@ -71,39 +73,58 @@ pub fn plan_only(
     Ok((chosen, built))
 }
 
+/// What the data takes in the host's memory.
+pub struct DataMemory<'a> {
+    /// Held already: part of what is measured, with a line of its own.
+    pub resident_bytes: u64,
+    /// What feeding it will take, given what a micro-batch holds.
+    pub feed_bytes: &'a dyn Fn(Capacity) -> u64,
+}
+
+impl DataMemory<'_> {
+    /// Of runs that make their tokens up.
+    pub fn none() -> Self {
+        Self { resident_bytes: 0, feed_bytes: &|_| 0 }
+    }
+}
+
 /// Plans with the process measured, takes the arena, and fills in the weights.
-/// `data_bytes` is what the dataset holds; it is part of what is measured and gets a line of its own.
 pub fn prepare(
     spec: &Spec,
     backend: Box<dyn Backend>,
     device: &DeviceProfile,
     budgets: Budgets,
-    data_bytes: u64,
+    data: &DataMemory<'_>,
     paranoid: bool,
 ) -> Result<Prepared, TrainError> {
-    let measured = || {
+    let measured = |batch: BatchShape| {
         return_free_memory();
+        let capacity = Capacity { tokens: batch.tokens, sequences: batch.sequences };
         Fixed {
             gpu_context_bytes: device.context_bytes,
-            host_process_bytes: (resident_bytes() + headroom_bytes(device)).saturating_sub(data_bytes),
-            host_data_bytes: data_bytes,
+            host_process_bytes: (resident_bytes() + headroom_bytes(device)).saturating_sub(data.resident_bytes),
+            host_data_bytes: data.resident_bytes + (data.feed_bytes)(capacity),
         }
     };
+    // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
+    let group = spec.recipe.head.group();
+    let (tokens, max_length) = (group * spec.max_length, spec.max_length);
+    let smallest = BatchShape { tokens, sequences: group, max_length };
     // A refusal names a budget, so it is made again with what the process takes once it has planned.
-    let (mut chosen, mut built) = match plan_only(spec, device, budgets, measured()) {
-        Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => plan_only(spec, device, budgets, measured())?,
+    let (mut chosen, mut built) = match plan_only(spec, device, budgets, measured(smallest)) {
+        Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => plan_only(spec, device, budgets, measured(smallest))?,
         planned => planned?,
     };
     // Planning itself left something behind; plan again if that no longer fits, and say the true figure either way.
-    let after = measured();
+    let after = measured(chosen.batch);
     let total = |f: &Fixed| f.host_process_bytes + f.host_data_bytes;
     let arena = if device.backing == Backing::Host { chosen.report.layout.arena_bytes } else { 0 };
     if arena + device.staging_bytes + total(&after) > budgets.host_bytes {
         (chosen, built) = plan_only(spec, device, budgets, after)?;
     }
-    let mut true_figures = measured();
+    let mut true_figures = measured(chosen.batch);
     // Reading data and planning may have needed more for a moment than a small run ever will.
-    let before_arena = peak_resident_bytes().saturating_sub(arena + data_bytes);
+    let before_arena = peak_resident_bytes().saturating_sub(arena + true_figures.host_data_bytes);
     true_figures.host_process_bytes = true_figures.host_process_bytes.max(before_arena);
     chosen.restate(&true_figures);
     let session = Session::start(spec, backend, &chosen, built, paranoid)?;

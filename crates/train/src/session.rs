@@ -1,6 +1,6 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
-use plimsoll_data::{Capacity, DataError, Dataset, ExampleRef, MicroBatch, pack_groups};
+use plimsoll_data::{Capacity, DataError, Dataset, ExampleRef, Feed, MicroBatch, pack_groups};
 use plimsoll_graph::ops::PAIR_STATS;
 use plimsoll_graph::{BatchShape, SlotId};
 use plimsoll_models::{Built, Head, OptimizerKind, Parameter, rotary_table};
@@ -37,6 +37,7 @@ pub struct Evaluation {
     pub loss: f64,
     /// Tokens that bear loss, or all tokens of the pairs.
     pub tokens: usize,
+    pub sequences: usize,
     /// With a score head.
     pub pairs: Option<PairMetrics>,
 }
@@ -100,6 +101,10 @@ impl Session {
         Ok(Some(values))
     }
 
+    pub(crate) fn max_length(&self) -> usize {
+        self.executor.plan().batch.max_length
+    }
+
     pub fn capacity(&self) -> Capacity {
         let batch = self.executor.plan().batch;
         Capacity { tokens: batch.tokens, sequences: batch.sequences }
@@ -132,17 +137,26 @@ impl Session {
 
     /// Runs the micro-steps of one update and returns the loss; gradients are left summed up.
     pub fn accumulate(&mut self, batches: &[MicroBatch], step: u64) -> Result<f64, TrainError> {
-        let inputs = self.built.inputs;
         let terms: usize = batches.iter().map(|batch| self.loss_terms(batch)).sum();
+        self.begin_update(terms as u64, step)?;
+        for batch in batches {
+            self.micro_step(batch)?;
+        }
+        self.read_loss()
+    }
+
+    /// `terms` is what the loss of the whole update is a mean of.
+    fn begin_update(&mut self, terms: u64, step: u64) -> Result<(), TrainError> {
+        let inputs = self.built.inputs;
         let key = [self.seed as u32, (self.seed >> 32) as u32, step as u32, (step >> 32) as u32];
         self.executor.write_slot(inputs.rng_key, &key)?;
         self.executor.write_slot(inputs.loss_scale, &[1.0 / terms.max(1) as f32])?;
-        self.clear_loss()?;
-        for batch in batches {
-            let active = self.load_whole(batch)?;
-            self.executor.run(Run::MicroStep, active)?;
-        }
-        self.read_loss()
+        self.clear_loss()
+    }
+
+    fn micro_step(&mut self, batch: &MicroBatch) -> Result<(), TrainError> {
+        let active = self.load_whole(batch)?;
+        Ok(self.executor.run(Run::MicroStep, active)?)
     }
 
     /// What the loss is a mean of: tokens, or pairs.
@@ -194,38 +208,55 @@ impl Session {
     /// One whole update. A loss or a gradient that is not a number stops before the weights are touched.
     pub fn update(&mut self, batches: &[MicroBatch], step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
         let loss = self.accumulate(batches, step)?;
-        if !loss.is_finite() {
-            return Err(TrainError::NotANumber { step, loss });
-        }
-        let grad_norm = self.apply(step, lr)?;
-        if !grad_norm.is_finite() {
-            return Err(TrainError::BadGradient { step, norm: grad_norm });
-        }
+        let grad_norm = self.apply_checked(loss, step, lr)?;
         let tokens = batches.iter().map(MicroBatch::len).sum();
         let sequences = batches.iter().map(MicroBatch::sequences).sum();
         Ok(UpdateResult { loss, grad_norm, tokens, sequences, pairs: self.read_pairs()? })
     }
 
+    /// As [`Session::update`], with the feed's next update, one micro-batch at a time.
+    pub fn update_from(&mut self, feed: &mut Feed, step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
+        let head = feed.next_update()?;
+        let terms = match self.recipe.head {
+            Head::Vocabulary => head.loss_tokens,
+            Head::Score => head.sequences / 2,
+        };
+        self.begin_update(terms, step)?;
+        while let Some(batch) = feed.next_batch()? {
+            self.micro_step(&batch)?;
+        }
+        let loss = self.read_loss()?;
+        let grad_norm = self.apply_checked(loss, step, lr)?;
+        let (tokens, sequences) = (head.tokens as usize, head.sequences as usize);
+        Ok(UpdateResult { loss, grad_norm, tokens, sequences, pairs: self.read_pairs()? })
+    }
+
+    fn apply_checked(&mut self, loss: f64, step: u64, lr: f64) -> Result<f64, TrainError> {
+        if !loss.is_finite() {
+            return Err(TrainError::NotANumber { step, loss });
+        }
+        let norm = self.apply(step, lr)?;
+        if !norm.is_finite() {
+            return Err(TrainError::BadGradient { step, norm });
+        }
+        Ok(norm)
+    }
+
     /// The mean loss over a dataset.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
-        let batch = self.executor.plan().batch;
-        // In portions of what one micro-batch certainly holds, so that memory stays flat.
-        let portion = (batch.tokens / (data.group() * batch.max_length)).max(1);
-        let (mut terms, mut tokens) = (0, 0);
+        let (mut terms, mut tokens, mut sequences) = (0, 0, 0);
         self.executor.write_slot(self.built.inputs.loss_scale, &[1f32])?;
         self.clear_loss()?;
-        for first in (0..data.groups()).step_by(portion) {
-            let last = data.groups().min(first + portion);
-            let examples: Vec<_> = (first..last).flat_map(|group| data.get_group(group)).collect();
-            for batch in self.pack(&examples)? {
-                let active = self.load_whole(&batch)?;
-                self.executor.run(Run::Evaluate, active)?;
-                terms += self.loss_terms(&batch);
-                tokens += if self.recipe.head == Head::Score { batch.len() } else { batch.loss_tokens() };
-            }
+        let mut batches = data.sequential(self.capacity())?;
+        while let Some(batch) = batches.next_batch()? {
+            let active = self.load_whole(batch)?;
+            self.executor.run(Run::Evaluate, active)?;
+            terms += self.loss_terms(batch);
+            tokens += if self.recipe.head == Head::Score { batch.len() } else { batch.loss_tokens() };
+            sequences += batch.sequences();
         }
         let loss = self.read_loss()? / terms.max(1) as f64;
-        Ok(Evaluation { loss, tokens, pairs: self.read_pairs()? })
+        Ok(Evaluation { loss, tokens, sequences, pairs: self.read_pairs()? })
     }
 
     /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use plimsoll_train::{OperatorTime, bench, prepare, profile};
+use plimsoll_train::{DataMemory, OperatorTime, bench, prepare, profile};
 
 use super::print_origins;
 use crate::args::BenchArgs;
@@ -25,8 +25,9 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     let spec = spec::spec(&resolved, &present.profile)?;
     let budgets = machine::budgets(&resolved, &present.profile);
     machine::check_budget(&resolved, &present, &budgets)?;
-    let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, 0, args.common.paranoid)
-        .map_err(|error| explained(error, &resolved))?;
+    let mut prepared =
+        prepare(&spec, present.backend, &present.profile, budgets, &DataMemory::none(), args.common.paranoid)
+            .map_err(|error| explained(error, &resolved))?;
     present.notes.iter().for_each(|note| printer.note(note));
     if !printer.is_json() {
         printer.report(tables::decisions(&prepared.chosen.report));

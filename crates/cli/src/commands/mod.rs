@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod init;
 pub mod plan;
+pub mod tokenizer;
 pub mod train;
 
 use crate::config::Resolved;

@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use plimsoll_data::{ExampleRef, NO_LOSS, Tokenizer};
+use plimsoll_data::{Example, ExampleRef, NO_LOSS, Tokenizer};
 use plimsoll_plan::Report;
 use plimsoll_train::{
-    Event, Fit, ModelOrigin, Outcome, RunFolder, Session, TrainError, fit, peak_resident_bytes, prepare,
+    DataMemory, Event, Fit, ModelOrigin, Outcome, RunFolder, Session, TrainError, fit, peak_resident_bytes, prepare,
 };
 use serde_json::json;
 
 use super::print_origins;
 use crate::args::TrainArgs;
 use crate::config::{Init, Resolved};
-use crate::dataset::{self, RunData};
+use crate::dataset::{self, RunData, Surroundings};
 use crate::error::Failure;
 use crate::printer::{Column, EvalLine, Printer, StepLine, StepLog, Table, duration};
 use crate::tables::Measured;
@@ -30,20 +30,22 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let present = machine::present(&resolved, args.common.remeasure)?;
     let mut spec = spec::spec(&resolved, &present.profile)?;
     check_weights(&resolved, &spec.model.origin)?;
-    let data = dataset::open(&resolved, &spec.model)?;
+    let budgets = machine::budgets(&resolved, &present.profile);
+    machine::check_budget(&resolved, &present, &budgets)?;
+    let here = Surroundings { resolved: &resolved, out: &out, host_bytes: budgets.host_bytes, printer };
+    let data = dataset::open(&here, &spec.model)?;
     check_best(&resolved, &data)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
     let (tokenizer, model) = (data.tokenizer.vocab_size(), spec.model.config.vocab_size);
     if tokenizer > model {
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
-    let budgets = machine::budgets(&resolved, &present.profile);
-    machine::check_budget(&resolved, &present, &budgets)?;
-    let mut prepared =
-        prepare(&spec, present.backend, &present.profile, budgets, data.resident_bytes(), args.common.paranoid)
-            .map_err(|error| explained(error, &resolved))?;
+    let feed_bytes = |capacity| data.feed_bytes(spec.sequences, capacity);
+    let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
+    let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, &memory, args.common.paranoid)
+        .map_err(|error| explained(error, &resolved))?;
     let report = prepared.chosen.report.clone();
-    let total = spec::total_updates(&resolved.run, data.train.len(), spec.sequences);
+    let total = spec::total_updates(&resolved.run, data.train.sequences(), spec.sequences);
     let task = Fit {
         train: &data.train,
         eval: data.eval.as_ref(),
@@ -69,6 +71,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let outcome = fit(&mut prepared.session, &task, &mut folder, &mut |event| show(&mut log, event));
     log.finish();
     let outcome = outcome.map_err(|error| logged(error.into(), &mut log))?;
+    data.met().iter().for_each(|note| log.note(note));
     let gpu_used = prepared.session.executor().backend().used();
     let measured = Measured { host_bytes: Some(peak_resident_bytes()), gpu_bytes: gpu_used.map(|used| used.bytes) };
     log.note(&tables::memory(&report, measured));
@@ -177,7 +180,8 @@ const ANSWER_TOKENS_MAX: usize = 64;
 
 fn samples(session: &mut Session, data: &RunData, count: usize) -> Result<Vec<Sample>, Failure> {
     let Some(eval) = &data.eval else { return Ok(Vec::new()) };
-    let chosen: Vec<ExampleRef> = (0..eval.len().min(count)).map(|i| eval.get(i)).collect();
+    let chosen = eval.first(count)?;
+    let chosen: Vec<ExampleRef> = chosen.iter().map(Example::view).collect();
     let prompts: Vec<Vec<u32>> = chosen.iter().map(|e| prompt(e)).collect();
     // An answer ends where the examples' answers end.
     let stop = chosen.first().and_then(|e| expected(e).last().copied());

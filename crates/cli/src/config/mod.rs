@@ -40,5 +40,6 @@ pub use resolved::Resolved;
 pub use run::{Batch, Length, RunConfig};
 pub use size::Budget;
 pub use words::{
-    DataFormat, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
+    DataFormat, DataMode, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage,
+    Task,
 };

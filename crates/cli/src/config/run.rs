@@ -9,7 +9,8 @@ use super::node::Node;
 use super::reader::Reader;
 use super::size::{Budget, Extent};
 use super::words::{
-    DataFormat, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
+    DataFormat, DataMode, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage,
+    Task,
 };
 use crate::error::Failure;
 
@@ -55,6 +56,13 @@ pub struct DataConfig {
     pub max_length: u64,
     pub overlong: Overlong,
     pub shuffle: bool,
+    pub mode: DataMode,
+    /// The folder of tokenised data; beside the run where none is given.
+    pub cache: Option<String>,
+    /// What a stream may hold of tokenised data; `auto` is 96 MiB.
+    pub buffer: Budget,
+    /// The share of the rows that may be unusable: 0 refuses the first, 1 leaves out any number.
+    pub bad_rows: f64,
 }
 
 /// The effective batch of an update, exact.
@@ -164,6 +172,10 @@ fn data(section: &Reader<'_>) -> Result<DataConfig, Failure> {
         max_length: section.get("max_length")?,
         overlong: section.get("overlong")?,
         shuffle: section.get("shuffle")?,
+        mode: section.get("mode")?,
+        cache: section.find("cache")?,
+        buffer: section.get("buffer")?,
+        bad_rows: section.get("bad_rows")?,
     })
 }
 

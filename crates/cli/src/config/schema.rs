@@ -2,7 +2,8 @@
 
 use super::kind::{Kind, Range};
 use super::words::{
-    DataFormat, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage, Task,
+    DataFormat, DataMode, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage,
+    Task,
 };
 
 /// A mapping with known keys.
@@ -227,6 +228,10 @@ static DATA: Section = Section {
         leaf("overlong", Kind::Word(Overlong::WORDS)).default("error"),
         leaf("shuffle", Kind::Bool).default("true"),
         leaf("tokenizer", Kind::Text).also(&["tokenizer_name", "tokenizer_path"]),
+        leaf("mode", Kind::Word(DataMode::WORDS)).default("auto").also(&["streaming"]),
+        leaf("cache", Kind::Text).also(&["dataset_prepared_path", "cache_dir"]),
+        leaf("buffer", Kind::Budget).default("auto").also(&["shuffle_buffer", "buffer_size"]),
+        leaf("bad_rows", Kind::Number(Range::SHARE)).default("0.01"),
     ],
     one_of: &[&["eval", "eval_split"]],
 };

@@ -79,8 +79,14 @@ words!(
         Text = "text",
         PromptResponse = "prompt-response",
         Messages = "messages",
+        Conversations = "conversations",
         Pairs = "pairs",
     }
+);
+
+words!(
+    /// Where tokenised data is kept. `Auto`: decided by its size, the budget and the disk.
+    DataMode { Auto = "auto", Memory = "memory", Cached = "cached", Streaming = "streaming" }
 );
 
 words!(

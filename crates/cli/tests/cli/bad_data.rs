@@ -53,7 +53,8 @@ fn unknown_kind_of_file() {
             args: &ARGS,
             code: 4,
             expected: "error: train.csv: the extension does not say what the file holds\n\
-                hint: name it .jsonl (one JSON object per line) or .parquet\n",
+                hint: name it .jsonl (one JSON object per line), .json (a list of objects), .parquet or .txt; \
+                all but Parquet may end in .gz or .zst\n",
         },
     );
 }
@@ -70,13 +71,14 @@ fn row_without_a_known_column() {
     check(
         "{\"a\": 1}\n",
         "error: train.jsonl, row 1: no column for training text; the row has `a`\n\
-         hint: accepted are `text`; `prompt` with `response`; `instruction` (and `input`) with `output`; \
-         `question` with `answer`; `messages` (a list of {role, content})\n",
+         hint: accepted are `text`; `prompt` with `response` or `completion`; `instruction` (and `input`) with \
+         `output`; `question` with `answer`; `messages` (a list of {role, content}); `conversations` (a list of \
+         {from, value}); for `task: reward`, `prompt` with `chosen` and `rejected`\n",
     );
     check(
         &fourth("{\"prompt\": \"x\"}"),
         "error: train.jsonl, row 4: no column for format `prompt-response`; the row has `prompt`\n\
-         hint: accepted are `prompt` with `response`, `instruction` (and `input`) with `output`, \
+         hint: accepted are `prompt` with `response` or `completion`, `instruction` (and `input`) with `output`, \
          `question` with `answer`\n",
     );
 }
@@ -86,12 +88,12 @@ fn line_that_is_not_json() {
     check(
         &fourth("{\"prompt\": \"x\""),
         "error: train.jsonl, row 4: not valid JSON: EOF while parsing an object (column 14)\n\
-         hint: each line must hold one complete JSON object\n",
+         hint: each row must be one complete JSON object\n",
     );
     check(
         &fourth("[1, 2]"),
         "error: train.jsonl, row 4: expected a JSON object, found a list\n\
-         hint: write each line as {\"text\": …} or another accepted shape\n",
+         hint: write each row as {\"text\": …} or another accepted shape\n",
     );
 }
 

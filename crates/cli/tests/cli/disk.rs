@@ -32,3 +32,20 @@ fn disk_that_fills_up_while_saving() {
     assert_eq!(world.names("out"), ["log.txt", "metrics.jsonl", "plan.json", "run.yaml"], "no half-written folder");
     assert!(world.text("out/log.txt").ends_with(expected), "the log says why the run ended");
 }
+
+/// The same for tokenised data: what was written is gone, and another folder is the way out.
+#[test]
+fn disk_that_fills_up_while_tokenising() {
+    let world = World::new();
+    let rows: String = (0..5000).map(|i| format!("{{\"prompt\": \"{i} crates?\", \"response\": \"{i}\"}}\n")).collect();
+    world.write("train.jsonl", rows);
+    let mut command = Command::new("sh");
+    isolate(&mut command, &world.path("."));
+    let script = "trap '' XFSZ; ulimit -f 128; exec \"$0\" train run.yaml --quiet --out out --set data.mode=cached";
+    let said: Said = command.args(["-c", script, env!("CARGO_BIN_EXE_plimsoll")]).output().unwrap().into();
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    assert!(said.stderr.starts_with("error: cannot write the tokenised data to token-cache/"), "{}", said.stderr);
+    let hint = "File too large (os error 27)\nhint: free some space, or choose another folder for it\n";
+    assert!(said.stderr.ends_with(hint), "{}", said.stderr);
+    assert!(world.names("token-cache").is_empty(), "nothing half-written stays");
+}

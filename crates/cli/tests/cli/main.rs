@@ -11,5 +11,6 @@ mod reward;
 mod run_folder;
 mod signals;
 mod support;
+mod tokenizer;
 mod train;
 mod usage;

@@ -93,6 +93,44 @@ fn training_lowers_the_loss_and_evaluation_sees_it() {
 }
 
 #[test]
+fn wherever_the_data_is_kept_the_run_is_the_same() {
+    let world = World::new();
+    for mode in ["memory", "cached", "streaming"] {
+        let set =
+            format!("data={{train: train.jsonl, eval: train.jsonl, max_length: 32, mode: {mode}, shuffle: false}}");
+        train(&world, &["--out", mode, "--set", &set]);
+    }
+    for mode in ["cached", "streaming"] {
+        assert_eq!(world.losses("memory"), world.losses(mode), "{mode}");
+        assert!(world.read("memory/final/model.safetensors") == world.read(&format!("{mode}/final/model.safetensors")));
+    }
+    // Training and evaluation read the same file, so there is one cache, and it is used again.
+    let made = world.names("token-cache");
+    assert_eq!(made.len(), 1, "{made:?}");
+    train(&world, &["--out", "shuffled", "--set", "data.mode=cached"]);
+    train(&world, &["--out", "plain", "--set", "data.mode=memory"]);
+    assert_eq!(world.losses("shuffled"), world.losses("plain"));
+    assert_eq!(world.names("token-cache"), made);
+    // By epochs, a stream is counted first.
+    let epochs = ["--set", "data.mode=streaming", "--set", "schedule={epochs: 2}"];
+    train(&world, &[&["--out", "epochs"][..], &epochs].concat());
+    train(&world, &["--out", "counted", "--set", "schedule={epochs: 2}"]);
+    assert_eq!(world.losses("epochs").len(), world.losses("counted").len());
+}
+
+#[test]
+fn a_share_of_the_rows_is_held_out() {
+    let world = World::new();
+    world.edit("run.yaml", "eval: train.jsonl", "eval_split: 0.25");
+    for mode in ["memory", "cached", "streaming"] {
+        train(&world, &["--out", mode, "--set", &format!("data.mode={mode}")]);
+        let evals: Vec<_> = world.metrics(mode).into_iter().filter(|line| line.get("eval").is_some()).collect();
+        let rows = world.text("train.jsonl").lines().count() as u64;
+        assert_eq!(evals[0]["eval"]["sequences"], rows / 4, "{mode}");
+    }
+}
+
+#[test]
 fn runs_without_a_name_are_numbered() {
     let world = World::new();
     train(&world, &["--steps", "1"]);

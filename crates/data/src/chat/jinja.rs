@@ -2,6 +2,7 @@
 //! JSON, and blocks that take their line's white space with them.
 
 use std::fmt::Write;
+use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, Utc};
@@ -20,6 +21,7 @@ pub(super) fn environment(now: SystemTime) -> Environment<'static> {
     }
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", raise_exception);
+    environment.add_filter("mark_generation", mark_generation);
     environment.add_function("strftime_now", move |format: String| strftime(now, &format));
     environment.add_filter("tojson", to_json);
     environment.add_test("iterable", is_iterable);
@@ -35,11 +37,15 @@ pub(super) fn reason(error: &Error) -> String {
     text
 }
 
-/// `{% generation %}` marks answers for Hugging Face's mask and prints nothing. It becomes an `if` that is always
-/// taken, so that the white-space control of its tags keeps working.
-pub(super) fn without_generation_tags(source: &str) -> String {
+/// Around what a `{% generation %}` block prints. Unicode keeps these two for a program's own use and no text has them.
+const BEGIN: char = '\u{FDD0}';
+const END: char = '\u{FDD1}';
+
+/// `{% generation %}` blocks become blocks of a filter that puts marks around what they print: tag for tag, so that the
+/// white-space control of their tags keeps working. Also says whether there was any.
+pub(super) fn with_generation_marks(source: &str) -> (String, bool) {
     let mut out = String::with_capacity(source.len());
-    let mut rest = source;
+    let (mut rest, mut any) = (source, false);
     while let Some(open) = rest.find("{%") {
         let Some(length) = rest[open..].find("%}") else {
             break;
@@ -47,14 +53,50 @@ pub(super) fn without_generation_tags(source: &str) -> String {
         let (before, tag) = (&rest[..open], &rest[open..open + length + 2]);
         out.push_str(before);
         match tag.trim_matches(['{', '%', '}', '-', '+', ' ', '\t', '\n', '\r']) {
-            "generation" => out.push_str(&tag.replace("generation", "if true")),
-            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            "generation" => {
+                any = true;
+                out.push_str(&tag.replace("generation", "filter mark_generation"));
+            }
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endfilter")),
             _ => out.push_str(tag),
         }
         rest = &rest[open + length + 2..];
     }
     out.push_str(rest);
-    out
+    (out, any)
+}
+
+fn mark_generation(printed: &str) -> String {
+    format!("{BEGIN}{printed}{END}")
+}
+
+/// The text without marks, and what was between them. A template may cut marked text apart; a mark without its other
+/// half means nothing.
+pub(super) fn take_marks(marked: &str) -> (String, Vec<Range<usize>>) {
+    let mut text = String::with_capacity(marked.len());
+    let (mut spans, mut begin) = (Vec::new(), None);
+    let mut rest = marked;
+    while let Some(at) = rest.find([BEGIN, END]) {
+        text.push_str(&rest[..at]);
+        let is_begin = rest[at..].starts_with(BEGIN);
+        rest = &rest[at + BEGIN.len_utf8()..];
+        if is_begin {
+            begin = Some(text.len());
+        } else if let Some(begin) = begin.take().filter(|begin| *begin < text.len()) {
+            spans.push(begin..text.len());
+        }
+    }
+    text.push_str(rest);
+    (text, spans)
+}
+
+pub(super) fn holds_marks(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::String(text) => text.contains([BEGIN, END]),
+        serde_json::Value::Array(list) => list.iter().any(holds_marks),
+        serde_json::Value::Object(map) => map.values().any(holds_marks),
+        _ => false,
+    }
 }
 
 fn raise_exception(message: String) -> Result<Value, Error> {
@@ -131,11 +173,12 @@ mod tests {
 
     fn check(template: &str, expected: &str) {
         let mut env = environment(UNIX_EPOCH);
-        let source = without_generation_tags(template);
+        let (source, _) = with_generation_marks(template);
         env.add_template_owned("t", source).expect("compiles");
         let data = context! { m => context! { k => "a<b'" }, s => "  x-y " };
         let template = env.get_template("t").expect("is there");
-        assert_eq!(template.render(data).expect("renders"), expected);
+        let text = template.render(data).expect("renders");
+        assert_eq!(text.replace(BEGIN, "<<").replace(END, ">>"), expected);
     }
 
     #[test]
@@ -153,7 +196,23 @@ mod tests {
             "False True True False",
         );
         check("{{ m.get('z', 'none') ~ m['k'] }}", "nonea<b'");
-        check("x {%- generation -%} y {% endgeneration %}\nz", "xy z");
+    }
+
+    #[test]
+    fn generation_blocks_are_marked_and_see_what_is_around_them() {
+        check("x {%- generation -%} y {% endgeneration %}\nz", "x<<y >>z");
+        check(
+            "{% for i in [1, 2] %}{% generation %}{{ i }}{{ loop.index }}{{ s|trim }}{% endgeneration %}{% endfor %}",
+            "<<11x-y>><<22x-y>>",
+        );
+        check("{% set n = namespace(k=0) %}{% generation %}{% set n.k = 2 %}{% endgeneration %}{{ n.k }}", "<<>>2");
+        check(
+            "{% for i in [1, 2] %}\n    {% generation %}\n    a\n    {% endgeneration %}\n{% endfor %}",
+            "<<    a\n>><<    a\n>>",
+        );
+        let (text, spans) = take_marks("a\u{FDD0}b\u{FDD1}\u{FDD1}c\u{FDD0}\u{FDD1}\u{FDD0}d");
+        assert_eq!(text, "abcd");
+        assert_eq!(spans, std::iter::once(1..2).collect::<Vec<_>>());
     }
 
     #[test]

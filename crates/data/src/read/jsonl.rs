@@ -1,60 +1,67 @@
 //! One JSON object per line. Blank lines are passed over but counted, so that row numbers are line numbers.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Row, kind};
+use super::stream::{ByteStream, Line};
+use super::{ROW_BYTES_MAX, Row, kind};
 use crate::error::{DataError, Place};
 
-pub(super) struct JsonlRows {
+pub(super) struct JsonLines {
     file: Arc<Path>,
-    lines: BufReader<File>,
+    stream: ByteStream,
     line: Vec<u8>,
+    /// Lines passed.
     number: u64,
 }
 
-impl JsonlRows {
-    pub(super) fn new(file: Arc<Path>, source: File) -> Self {
-        Self { file, lines: BufReader::with_capacity(1 << 16, source), line: Vec::new(), number: 0 }
+impl JsonLines {
+    pub(super) fn new(file: Arc<Path>, mut stream: ByteStream, lines_passed: u64) -> Result<Self, DataError> {
+        stream.skip_byte_order_mark()?;
+        Ok(Self { file, stream, line: Vec::new(), number: lines_passed })
     }
 
-    /// Fills `self.line`; `false` at the end of the file.
-    fn advance(&mut self) -> std::io::Result<bool> {
-        self.line.clear();
-        self.number += 1;
-        Ok(self.lines.read_until(b'\n', &mut self.line)? > 0)
+    pub(super) fn passed(&self) -> u64 {
+        self.number
     }
 
-    fn parse(&self, at: Place) -> Result<Row, DataError> {
+    pub(super) fn stream(&self) -> &ByteStream {
+        &self.stream
+    }
+
+    fn parse(&self, at: Place, complete: bool) -> Result<Row, DataError> {
         let Ok(text) = std::str::from_utf8(&self.line) else {
             return Err(DataError::NotUtf8 { at });
         };
-        // Editors on Windows put a byte-order mark before the first line.
-        let text = text.trim_start_matches('\u{feff}').trim_end();
         match serde_json::from_str(text) {
             Ok(Value::Object(columns)) => Ok(Row { at, columns }),
             Ok(other) => Err(DataError::NotAnObject { at, found: kind(&other) }),
+            Err(error) if error.is_eof() && !complete => Err(DataError::HalfWritten { at, reason: describe(&error) }),
             Err(error) => Err(DataError::BadJson { at, reason: describe(&error) }),
         }
     }
 }
 
-impl Iterator for JsonlRows {
+impl Iterator for JsonLines {
     type Item = Result<Row, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let more = self.advance();
+            let line = match self.stream.line(&mut self.line, ROW_BYTES_MAX) {
+                Ok(Line::End) => return None,
+                Ok(line) => line,
+                Err(error) => return Some(Err(error)),
+            };
+            self.number += 1;
             let at = Place { file: self.file.clone(), row: self.number };
-            match more {
-                Err(source) => return Some(Err(DataError::Read { at, source })),
-                Ok(false) => return None,
-                Ok(true) if self.line.trim_ascii().is_empty() => {}
-                Ok(true) => return Some(self.parse(at)),
+            match line {
+                Line::TooLong { bytes } => return Some(Err(DataError::RowTooLarge { at, bytes, max: ROW_BYTES_MAX })),
+                Line::Whole { complete } if !self.line.trim_ascii().is_empty() => {
+                    return Some(self.parse(at, complete));
+                }
+                _ => {}
             }
         }
     }

@@ -1,8 +1,15 @@
 //! Files and tokenizers that the tests make for themselves.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use plimsoll_data::{DataError, Dataset, ExampleRef, NO_LOSS, Options, Rows, Tokenizer, quickstart};
+use parquet::basic::Compression;
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use plimsoll_data::{DataError, Dataset, Example, ExampleRef, NO_LOSS, Options, Row, Source, Tokenizer, quickstart};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -62,9 +69,48 @@ pub fn plain_tokenizer() -> Tokenizer {
     byte_tokenizer(&[], &json!({"eos_token": "<|end|>"}))
 }
 
-pub fn build(rows: &[Value], tokenizer: &Tokenizer, options: &Options) -> Result<Dataset, DataError> {
+/// A dataset with all its examples at hand.
+#[derive(Debug)]
+pub struct Built {
+    pub data: Dataset,
+    examples: Vec<Example>,
+}
+
+impl Built {
+    pub fn new(data: Dataset) -> Result<Self, DataError> {
+        let examples = data.first(usize::MAX)?;
+        Ok(Self { data, examples })
+    }
+
+    pub fn len(&self) -> usize {
+        self.examples.len()
+    }
+
+    pub fn get(&self, index: usize) -> ExampleRef<'_> {
+        self.examples[index].view()
+    }
+
+    pub fn groups(&self) -> usize {
+        self.len() / self.data.group()
+    }
+
+    pub fn get_group(&self, index: usize) -> impl Iterator<Item = ExampleRef<'_>> {
+        let group = self.data.group();
+        self.examples[index * group..(index + 1) * group].iter().map(Example::view)
+    }
+}
+
+impl std::ops::Deref for Built {
+    type Target = Dataset;
+
+    fn deref(&self) -> &Dataset {
+        &self.data
+    }
+}
+
+pub fn build(rows: &[Value], tokenizer: &Tokenizer, options: &Options) -> Result<Built, DataError> {
     let folder = Folder::new();
-    Dataset::from_files(&[folder.jsonl(rows)], tokenizer, options)
+    Built::new(Dataset::from_files(&[folder.jsonl(rows)], tokenizer, options)?)
 }
 
 /// The whole text, and the pieces of it that are learnt, each run of targets as one piece.
@@ -78,8 +124,45 @@ pub fn shown(tokenizer: &Tokenizer, example: ExampleRef<'_>) -> (String, Vec<Str
     (decode(example.tokens), learnt)
 }
 
+pub fn open(files: &[impl AsRef<Path>]) -> Result<Source, DataError> {
+    let names: Vec<&str> = files.iter().map(|file| file.as_ref().to_str().expect("UTF-8")).collect();
+    Source::open(&names)
+}
+
 /// The message of the first error while reading.
 pub fn read_error(path: &Path) -> String {
-    let rows = Rows::open(&[path]).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let rows = open(&[path]).and_then(|source| source.all().collect::<Result<Vec<Row>, _>>());
     rows.expect_err("is an error").to_string()
+}
+
+/// A column of a row group: values, definition levels, repetition levels.
+pub type Column<'a> = (&'a [&'a str], &'a [i16], Option<&'a [i16]>);
+
+pub fn write_parquet(path: &Path, schema: &str, groups: &[Vec<Column<'_>>], codec: Compression) {
+    let schema = Arc::new(parse_message_type(schema).expect("a schema"));
+    let properties = WriterProperties::builder().set_compression(codec).build();
+    let file = File::create(path).expect("creates");
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).expect("opens");
+    for columns in groups {
+        let mut group = writer.next_row_group().expect("a group");
+        for (values, definitions, repetitions) in columns {
+            let values: Vec<ByteArray> = values.iter().map(|v| ByteArray::from(*v)).collect();
+            let mut column = group.next_column().expect("opens").expect("a column");
+            column.typed::<ByteArrayType>().write_batch(&values, Some(definitions), *repetitions).expect("writes");
+            column.close().expect("closes");
+        }
+        group.close().expect("closes");
+    }
+    writer.close().expect("closes");
+}
+
+pub fn gzip(content: impl AsRef<[u8]>) -> Vec<u8> {
+    use std::io::Write;
+    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    writer.write_all(content.as_ref()).expect("packs");
+    writer.finish().expect("packs")
+}
+
+pub fn zstd(content: impl AsRef<[u8]>) -> Vec<u8> {
+    zstd::encode_all(content.as_ref(), 3).expect("packs")
 }

@@ -1,9 +1,9 @@
 //! Pairs of answers: which rows are read as such, and what is left of those that are too long.
 
-use plimsoll_data::{DataError, Dataset, Format, Options, OverLong, Shape, Task, Tokenizer};
+use plimsoll_data::{DataError, Format, Options, OverLong, Shape, Task, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::fixtures::{build, byte_tokenizer, plain_tokenizer};
+use crate::fixtures::{Built, build, byte_tokenizer, plain_tokenizer};
 
 const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -18,9 +18,9 @@ fn options(max_length: usize, over_long: OverLong) -> Options {
 }
 
 /// Both sides of every pair as text.
-fn shown(data: &Dataset, tokenizer: &Tokenizer) -> Vec<[String; 2]> {
+fn shown(data: &Built, tokenizer: &Tokenizer) -> Vec<[String; 2]> {
     assert_eq!((data.group(), data.groups() * 2), (2, data.len()));
-    assert_eq!(data.loss_tokens(), 0);
+    assert_eq!(data.loss_tokens(), Some(0));
     let text = |tokens: &[u32]| tokenizer.decode(tokens, false).expect("decodes");
     let pair = |i: usize| data.get_group(i).map(|side| text(side.tokens)).collect::<Vec<_>>();
     (0..data.groups()).map(|i| pair(i).try_into().expect("two sides")).collect()

@@ -1,47 +1,20 @@
 //! Files to rows, and what is wrong with them.
 
-use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::data_type::{ByteArray, ByteArrayType};
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::parser::parse_message_type;
-use plimsoll_data::{Dataset, Format, Options, Rows, Shape, Task};
+use plimsoll_data::{Dataset, Format, Options, Shape, Task};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Folder, build, plain_tokenizer, read_error, shown};
-
-/// A column of a row group: values, definition levels, repetition levels.
-type Column<'a> = (&'a [&'a str], &'a [i16], Option<&'a [i16]>);
-
-fn write_parquet(path: &Path, schema: &str, groups: &[Vec<Column<'_>>], codec: Compression) {
-    let schema = Arc::new(parse_message_type(schema).expect("a schema"));
-    let properties = WriterProperties::builder().set_compression(codec).build();
-    let file = File::create(path).expect("creates");
-    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).expect("opens");
-    for columns in groups {
-        let mut group = writer.next_row_group().expect("a group");
-        for (values, definitions, repetitions) in columns {
-            let values: Vec<ByteArray> = values.iter().map(|v| ByteArray::from(*v)).collect();
-            let mut column = group.next_column().expect("opens").expect("a column");
-            column.typed::<ByteArrayType>().write_batch(&values, Some(definitions), *repetitions).expect("writes");
-            column.close().expect("closes");
-        }
-        group.close().expect("closes");
-    }
-    writer.close().expect("closes");
-}
+use crate::fixtures::{Column, Folder, build, open, plain_tokenizer, read_error, shown, write_parquet};
 
 fn columns(files: &[impl AsRef<Path>]) -> Vec<(u64, Value)> {
-    let rows = Rows::open(files).expect("opens");
-    rows.map(|row| {
+    let source = open(files).expect("opens");
+    let rows = source.all().map(|row| {
         let row = row.expect("a row");
         (row.at.row, Value::Object(row.columns))
-    })
-    .collect()
+    });
+    rows.collect()
 }
 
 #[test]
@@ -96,7 +69,7 @@ fn parquet_conversations_are_lists_of_groups() {
     let options = Options::new(Task::Sft, 200);
     let data = Dataset::from_files(&[path], &tokenizer, &options).expect("builds");
     assert_eq!(data.summary().shape, Shape::Messages);
-    assert_eq!(shown(&tokenizer, data.get(0)).1, ["9 tons<|end|>"]);
+    assert_eq!(shown(&tokenizer, data.first(1).expect("readable")[0].view()).1, ["9 tons<|end|>"]);
 }
 
 #[test]
@@ -119,9 +92,9 @@ fn unreadable_files_are_named() {
         }
     };
     check(&folder.path().join("none.jsonl"), &["none.jsonl", "cannot read"]);
-    check(folder.path(), &["cannot read"]);
+    check(folder.path(), &["no data file", "**/*"]);
     check(&folder.write("a.csv", "x"), &["a.csv", ".jsonl", ".parquet"]);
-    check(&folder.write("a.parquet", "not parquet"), &["a.parquet", "Parquet"]);
+    check(&folder.write("a.parquet", "no table"), &["a.parquet", "Parquet", "too few"]);
     check(
         &folder.write("b.jsonl", "{\"text\": \"x\"}\n{\"text\": oops}\n"),
         &["b.jsonl, row 2", "not valid JSON", "column 10"],

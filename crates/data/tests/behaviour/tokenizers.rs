@@ -34,6 +34,30 @@ fn the_template_is_a_file_a_string_or_a_named_one() {
 }
 
 #[test]
+fn whatever_changes_tokens_changes_the_fingerprint() {
+    let load = |folder: &Folder| Tokenizer::from_folder(folder.path()).expect("loads");
+    let with = |tokenizer: Tokenizer, choice: &str| tokenizer.with_template(choice).expect("is known").fingerprint();
+    let config = json!({"eos_token": "<|end|>", "chat_template": "own {{ messages[0].content }}"});
+    let folder = folder_with(Some(&config));
+    let own = load(&folder).fingerprint();
+    assert_eq!(own, load(&folder).fingerprint());
+    assert_eq!(own, with(load(&folder), "auto"));
+    let file = folder.write("other.jinja", "other {{ messages[0].content }}").display().to_string();
+    let of_file = with(load(&folder), &file);
+    folder.write("other.jinja", "another {{ messages[0].content }}");
+    let mut all = vec![own, of_file, with(load(&folder), &file), with(load(&folder), "chatml")];
+    all.push(with(load(&folder), "zephyr"));
+    all.push(load(&folder_with(Some(&json!({"eos_token": "<|end|>"})))).fingerprint());
+    all.push(load(&folder_with(Some(&json!({"eos_token": "<|end|>", "add_eos_token": true})))).fingerprint());
+    folder.write("special_tokens_map.json", json!({"bos_token": "<|user|>"}).to_string());
+    all.push(load(&folder).fingerprint());
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+}
+
+#[test]
 fn special_tokens_come_from_either_file() {
     let folder = folder_with(Some(&json!({"eos_token": "<|end|>", "bos_token": null})));
     let map = json!({"eos_token": "<|pad|>", "bos_token": {"content": "<|user|>"}});

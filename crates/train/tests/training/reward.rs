@@ -6,7 +6,7 @@ use plimsoll_graph::Target;
 use plimsoll_models::{Head, Lora, ParameterKind, Recipe, Targets};
 use plimsoll_plan::{Budgets, DeviceProfile, Region, Step};
 use plimsoll_runtime::{Active, Backend, RuntimeError};
-use plimsoll_train::{Model, Prepared, Session, Spec, TrainError, bench, export, prepare};
+use plimsoll_train::{DataMemory, Model, Prepared, Session, Spec, TrainError, bench, export, prepare};
 use serde_json::Value as Json;
 
 use crate::support::{THREADS, fixture, json, recipe, session, spec, start, tensors};
@@ -207,7 +207,7 @@ fn filling_up_does_not_count() {
         let device = DeviceProfile::cpu(THREADS, 8 << 30, 100e9, 50e9, 20e9);
         let budgets = Budgets { gpu_bytes: 0, host_bytes: 8 << 30 };
         let backend = Box::new(WholeShapes(CpuBackend::new(Some(THREADS))));
-        let mut session = prepare(&spec, backend, &device, budgets, 0, false).expect("fits").session;
+        let mut session = prepare(&spec, backend, &device, budgets, &DataMemory::none(), false).expect("fits").session;
         let batches = packed(&session);
         let result = session.update(&batches, 1, 1e-3).expect("runs");
         assert!(relative(result.loss, number(&expected["loss"])) < 1e-5, "{tokens} tokens: {}", result.loss);

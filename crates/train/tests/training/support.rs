@@ -9,7 +9,7 @@ use plimsoll_graph::DType;
 use plimsoll_models::{Head, Lora, OptimizerKind, Recipe};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins, known_device};
 use plimsoll_runtime::Backend;
-use plimsoll_train::{Model, Prepared, Session, Spec, prepare};
+use plimsoll_train::{DataMemory, Model, Prepared, Session, Spec, prepare};
 use serde_json::Value as Json;
 
 pub const THREADS: usize = 2;
@@ -69,7 +69,7 @@ fn device() -> (Box<dyn Backend>, DeviceProfile) {
 pub fn start(spec: &Spec, paranoid: bool) -> Prepared {
     let (backend, device) = device();
     let budgets = Budgets { gpu_bytes: 8 << 30, host_bytes: 8 << 30 };
-    prepare(spec, backend, &device, budgets, 0, paranoid).expect("fits")
+    prepare(spec, backend, &device, budgets, &DataMemory::none(), paranoid).expect("fits")
 }
 
 /// A session on a fixture's model.

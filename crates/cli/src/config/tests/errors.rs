@@ -55,7 +55,7 @@ fn wrong_types() {
     check(
         "model: tiny\ndata: train.jsonl\n",
         "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, max_length, \
-         overlong, shuffle, tokenizer, not `train.jsonl`",
+         overlong, shuffle, tokenizer, mode, cache, buffer, bad_rows, not `train.jsonl`",
     );
     check(
         "model: tiny\ndata: {shuffle: yes}\n",

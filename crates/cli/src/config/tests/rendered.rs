@@ -30,6 +30,9 @@ data:
   max_length: 1024       # default
   overlong: error        # default
   shuffle: true          # default
+  mode: auto             # default
+  buffer: auto           # default
+  bad_rows: 0.01         # default
 batch:
   sequences: 16          # default
 memory:

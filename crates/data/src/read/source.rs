@@ -1,0 +1,282 @@
+//! The files of a dataset as parts that can be read on their own, and places to go on reading from.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
+
+use parquet::file::metadata::ParquetMetaData;
+use serde::{Deserialize, Serialize};
+
+use super::file_kind::{self, Kind, Packing};
+use super::json_array::JsonArray;
+use super::jsonl::JsonLines;
+use super::parquet_rows::{self, ParquetRows};
+use super::stream::ByteStream;
+use super::text::TextBlocks;
+use super::{Row, entries};
+use crate::error::DataError;
+
+/// The files behind one entry of `data.train`: a file, a pattern (`data/*.jsonl`, `**` for folders in folders), a folder
+/// (its own data files, not those of folders in it), or several of them; each file once, in the order of the entries and
+/// sorted within each.
+pub struct Source {
+    name: String,
+    files: Vec<DataFile>,
+    units: Vec<Unit>,
+    /// Of the Parquet file last read: its row groups are units of their own and would parse it again and again.
+    footer: Mutex<Option<(u32, Arc<ParquetMetaData>)>>,
+}
+
+struct DataFile {
+    path: Arc<Path>,
+    bytes: u64,
+    modified_ns: u128,
+    kind: Kind,
+    packing: Packing,
+}
+
+/// A file, or a row group of a Parquet file.
+#[derive(Clone, Copy)]
+struct Unit {
+    file: u32,
+    group: u32,
+    /// Rows of the file before this unit.
+    rows_before: u64,
+}
+
+/// Where a row begins. Reading on from it costs a seek for plain files, at most the rows before it in one row group for
+/// Parquet, and unpacking the file up to it for packed ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Position {
+    pub unit: u32,
+    /// Rows of the unit before it; for files of lines, lines.
+    pub row: u64,
+    /// Bytes of the file before it, unpacked; 0 for Parquet.
+    pub byte: u64,
+}
+
+impl Source {
+    /// Fails now, not after hours of training, when a file is missing or not what its name says.
+    pub fn open<S: AsRef<str>>(entries: &[S]) -> Result<Self, DataError> {
+        let names: Vec<&str> = entries.iter().map(AsRef::as_ref).collect();
+        let paths = entries::expand(&names)?;
+        let mut source =
+            Self { name: names.join(", "), files: Vec::new(), units: Vec::new(), footer: Mutex::new(None) };
+        for path in paths {
+            source.add(path)?;
+        }
+        Ok(source)
+    }
+
+    fn add(&mut self, path: PathBuf) -> Result<(), DataError> {
+        let metadata = std::fs::metadata(&path).map_err(|source| DataError::Open { path: path.clone(), source })?;
+        let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let (path, bytes): (Arc<Path>, u64) = (Arc::from(path), metadata.len());
+        let (kind, packing) = file_kind::check(&path, bytes)?;
+        let modified_ns = modified.map_or(0, |since| since.as_nanos());
+        self.files.push(DataFile { path: path.clone(), bytes, modified_ns, kind, packing });
+        let file = (self.files.len() - 1) as u32;
+        if kind != Kind::Parquet {
+            self.units.push(Unit { file, group: 0, rows_before: 0 });
+        } else {
+            let footer = parquet_rows::read_footer(&path, bytes)?;
+            let mut rows_before = 0;
+            for (group, rows) in parquet_rows::rows_of_groups(&path, &footer)?.into_iter().enumerate() {
+                self.units.push(Unit { file, group: group as u32, rows_before });
+                rows_before += rows;
+            }
+        }
+        if self.units.len() >= u32::MAX as usize {
+            return Err(DataError::TooManyFiles { units: self.units.len() });
+        }
+        Ok(())
+    }
+
+    /// As the user wrote it, for messages.
+    pub fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    /// The files in the order they are read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| &*file.path)
+    }
+
+    /// On disk, packed as they are.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Absolute path, size and time of change (ns) of every file, one per line. Two equal ones read the same rows.
+    pub fn fingerprint(&self) -> String {
+        let line = |file: &DataFile| {
+            let path = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.to_path_buf());
+            format!("{}\t{}\t{}\n", path.display(), file.bytes, file.modified_ns)
+        };
+        self.files.iter().map(line).collect()
+    }
+
+    /// Parts that can be read on their own: a file, or a row group of a Parquet file.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    pub fn start(&self, unit: usize) -> Position {
+        Position { unit: unit as u32, row: 0, byte: 0 }
+    }
+
+    /// The rows from `position` to the end of its unit.
+    pub fn rows_from(&self, position: Position) -> Result<Rows<'_>, DataError> {
+        let no_such = || DataError::NoSuchPosition { name: self.name.clone(), unit: position.unit };
+        let unit = *self.units.get(position.unit as usize).ok_or_else(no_such)?;
+        let file = &self.files[unit.file as usize];
+        let metadata = std::fs::metadata(&file.path)
+            .map_err(|source| DataError::Open { path: file.path.to_path_buf(), source })?;
+        let is = metadata.len();
+        // Rows may be added to a file while it is read; Parquet keeps its directory at the end and is another file then.
+        if is < file.bytes
+            || (file.kind == Kind::Parquet && is != file.bytes)
+            || position.byte > file.bytes_unpacked_max()
+        {
+            return Err(DataError::Changed { path: file.path.to_path_buf(), was: file.bytes, is });
+        }
+        let reader = self.reader(file, unit, position)?;
+        Ok(Rows { source: self, unit: position.unit, reader, over: false })
+    }
+
+    fn reader(&self, file: &DataFile, unit: Unit, position: Position) -> Result<Reader, DataError> {
+        let path = file.path.clone();
+        if file.kind == Kind::Parquet {
+            let footer = self.footer(unit.file)?;
+            let rows = ParquetRows::new(path, file.bytes, footer, unit.group as usize, unit.rows_before, position.row)?;
+            return Ok(Reader::Parquet(Box::new(rows)));
+        }
+        let stream = ByteStream::open(&path, file.packing, file.bytes, position.byte)?;
+        Ok(match file.kind {
+            Kind::JsonLines => Reader::Lines(JsonLines::new(path, stream, position.row)?),
+            Kind::JsonArray => Reader::Array(JsonArray::new(path, stream, position.row)?),
+            _ => Reader::Text(TextBlocks::new(path, stream, position.row)?),
+        })
+    }
+
+    fn footer(&self, file: u32) -> Result<Arc<ParquetMetaData>, DataError> {
+        let mut kept = self.footer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, footer)) = &*kept
+            && *of == file
+        {
+            return Ok(footer.clone());
+        }
+        *kept = None;
+        let DataFile { path, bytes, .. } = &self.files[file as usize];
+        let footer = Arc::new(parquet_rows::read_footer(path, *bytes)?);
+        *kept = Some((file, footer.clone()));
+        Ok(footer)
+    }
+
+    /// Every unit in order. An error that is no bad row ends it.
+    pub fn all(&self) -> impl Iterator<Item = Result<Row, DataError>> + '_ {
+        let mut next_unit = 0;
+        let mut rows: Option<Rows<'_>> = None;
+        std::iter::from_fn(move || {
+            loop {
+                if let Some(row) = rows.as_mut().and_then(Iterator::next) {
+                    if row.as_ref().is_err_and(|error| !error.is_bad_row()) {
+                        next_unit = self.units();
+                    }
+                    return Some(row);
+                }
+                if next_unit >= self.units() {
+                    return None;
+                }
+                let opened = self.rows_from(self.start(next_unit));
+                next_unit += 1;
+                match opened {
+                    Ok(opened) => rows = Some(opened),
+                    Err(error) => {
+                        (rows, next_unit) = (None, self.units());
+                        return Some(Err(error));
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl DataFile {
+    fn bytes_unpacked_max(&self) -> u64 {
+        if self.packing == Packing::Plain { self.bytes } else { u64::MAX }
+    }
+}
+
+/// The rows of one unit. A bad row costs itself, or the rest of its row group (`DataError::rows_lost`); any other error
+/// is the last item.
+pub struct Rows<'a> {
+    source: &'a Source,
+    unit: u32,
+    reader: Reader,
+    over: bool,
+}
+
+enum Reader {
+    Lines(JsonLines),
+    Array(JsonArray),
+    Text(TextBlocks),
+    Parquet(Box<ParquetRows>),
+}
+
+impl Reader {
+    /// Rows passed in this unit, and the bytes of the file (unpacked) before the next one.
+    fn passed(&self) -> (u64, u64) {
+        match self {
+            Self::Lines(rows) => (rows.passed(), rows.stream().offset()),
+            Self::Array(rows) => (rows.passed(), rows.offset()),
+            Self::Text(rows) => (rows.passed(), rows.stream().offset()),
+            Self::Parquet(rows) => (rows.passed(), 0),
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// Where the next row begins.
+    pub fn position(&self) -> Position {
+        let (row, byte) = self.reader.passed();
+        Position { unit: self.unit, row, byte }
+    }
+
+    /// Of the unit's bytes on disk.
+    pub fn bytes_read(&self) -> u64 {
+        match &self.reader {
+            Reader::Lines(rows) => rows.stream().bytes_read(),
+            Reader::Array(rows) => rows.stream().bytes_read(),
+            Reader::Text(rows) => rows.stream().bytes_read(),
+            Reader::Parquet(rows) => rows.bytes_read(),
+        }
+    }
+
+    /// The file the rows come from.
+    pub fn file(&self) -> &Path {
+        &self.source.files[self.source.units[self.unit as usize].file as usize].path
+    }
+}
+
+impl Iterator for Rows<'_> {
+    type Item = Result<Row, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let row = match &mut self.reader {
+            Reader::Lines(rows) => rows.next(),
+            Reader::Array(rows) => rows.next(),
+            Reader::Text(rows) => rows.next(),
+            Reader::Parquet(rows) => rows.next(),
+        };
+        self.over = match &row {
+            None => true,
+            Some(Err(error)) => !error.is_bad_row(),
+            Some(Ok(_)) => false,
+        };
+        row
+    }
+}

@@ -1,0 +1,58 @@
+//! How many bytes of text each token stands for, where that follows from the token alone.
+//!
+//! Carrying offsets through a tokenizer costs more than the tokens themselves. With byte-level vocabularies and nothing
+//! that rewrites the text before, a token is its bytes, so offsets are running sums.
+
+use serde_json::Value;
+
+pub(super) struct Lengths(Vec<u32>);
+
+impl Lengths {
+    /// `None` unless the pipeline is known to keep every byte of the text in its place.
+    pub(super) fn of(inner: &tokenizers::Tokenizer, file: &Value, vocab_size: usize) -> Option<Self> {
+        let rewrites = !file["normalizer"].is_null();
+        let trims = |token: &Value| token["lstrip"] == true || token["rstrip"] == true;
+        let trimming = file["added_tokens"].as_array().is_some_and(|tokens| tokens.iter().any(trims));
+        if rewrites || trimming || file["model"]["type"] != "BPE" || !is_byte_level(&file["pre_tokenizer"]) {
+            return None;
+        }
+        let mut lengths = vec![0; vocab_size];
+        for (token, id) in inner.get_vocab(false) {
+            // One character of the byte-level alphabet for each byte.
+            *lengths.get_mut(id as usize)? = u32::try_from(token.chars().count()).ok()?;
+        }
+        for (id, token) in inner.get_added_tokens_decoder() {
+            *lengths.get_mut(id as usize)? = u32::try_from(token.content.len()).ok()?;
+        }
+        Some(Self(lengths))
+    }
+
+    /// `None` if the tokens do not add up to the text.
+    pub(super) fn offsets(&self, ids: &[u32], text_bytes: usize) -> Option<Vec<(usize, usize)>> {
+        let mut end = 0;
+        let mut offsets = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let start = end;
+            end += *self.0.get(id as usize)? as usize;
+            offsets.push((start, end));
+        }
+        (end == text_bytes).then_some(offsets)
+    }
+}
+
+/// A byte-level step without a prefix space, alone or behind a split that keeps what it splits at.
+fn is_byte_level(step: &Value) -> bool {
+    match step["type"].as_str() {
+        Some("ByteLevel") => step["add_prefix_space"] == false,
+        Some("Sequence") => {
+            let Some(steps) = step["pretokenizers"].as_array() else { return false };
+            let keeps = |step: &Value| match step["type"].as_str() {
+                Some("Split") => step["behavior"] != "Removed",
+                Some("Digits") => true,
+                _ => is_byte_level(step),
+            };
+            steps.last().is_some_and(is_byte_level) && steps.iter().all(keeps)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,111 @@
+//! Datasets of every mode, and what a feed makes of them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_data::{
+    Amount, Capacity, Cursor, DataError, Dataset, Feed, FeedOptions, MicroBatch, Options, Source, UpdateHead, Weighted,
+};
+use serde_json::{Value, json};
+
+use crate::fixtures::{Folder, plain_tokenizer};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Memory,
+    Cached,
+    /// With a buffer of so many bytes.
+    Streamed(u64),
+}
+
+pub const MODES: [Mode; 3] = [Mode::Memory, Mode::Cached, Mode::Streamed(10_000)];
+pub const MAX_LENGTH: usize = 16;
+
+/// Rows that tell their number, with answers of different lengths.
+pub fn numbered(from: usize, count: usize) -> Vec<Value> {
+    (from..from + count).map(|i| json!({"prompt": format!("{i}?"), "response": "x".repeat(1 + i % 7)})).collect()
+}
+
+/// Rows in several files, `per_file` in each.
+pub fn write_files(folder: &Folder, name: &str, rows: &[Value], per_file: usize) -> Vec<String> {
+    let write = |(index, rows): (usize, &[Value])| {
+        let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+        let path = folder.write(&format!("{name}-{index:03}.jsonl"), lines.join("\n"));
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    rows.chunks(per_file).enumerate().map(write).collect()
+}
+
+pub fn source(files: &[String]) -> Weighted {
+    Weighted::alone(Source::open(files).expect("opens"))
+}
+
+pub fn make(mode: Mode, sources: Vec<Weighted>, cache: &Path, options: &Options) -> Result<Dataset, DataError> {
+    let tokenizer = plain_tokenizer();
+    match mode {
+        Mode::Memory => Dataset::in_memory(sources, &tokenizer, options, &mut |_| {}),
+        Mode::Cached => Dataset::cached(sources, &tokenizer, options, cache, &mut |_| {}),
+        Mode::Streamed(buffer) => Dataset::streamed(sources, Arc::new(tokenizer), options, buffer),
+    }
+}
+
+pub fn feed_options(amount: Amount, seed: u64) -> FeedOptions {
+    FeedOptions::new(Capacity { tokens: 48, sequences: 6 }, MAX_LENGTH, amount, seed)
+}
+
+/// A sequence's number in its update, and its tokens.
+pub type Numbered = (usize, Vec<i32>);
+
+/// The sequences of a micro-batch, each with its number in the update. Checks that they are whole and in place.
+pub fn unpacked(batch: &MicroBatch, max_length: usize) -> Vec<Numbered> {
+    let bounds = batch.cu_seqlens.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
+    let sequence = |range: std::ops::Range<usize>| {
+        let number = batch.row_ids[range.start] as usize / max_length;
+        for (position, slot) in range.clone().enumerate() {
+            assert_eq!(batch.positions[slot] as usize, position);
+            assert_eq!(batch.row_ids[slot] as usize, number * max_length + position);
+        }
+        (number, batch.tokens[range].to_vec())
+    };
+    bounds.map(sequence).collect()
+}
+
+/// One update: its head, and its sequences by number. Checks the head against what comes.
+pub fn next_update(feed: &mut Feed, capacity: Capacity) -> Result<(UpdateHead, Vec<Numbered>), DataError> {
+    let head = feed.next_update()?;
+    let (mut sequences, mut tokens, mut batches) = (Vec::new(), 0, 0);
+    while let Some(batch) = feed.next_batch()? {
+        assert!(batch.len() <= capacity.tokens && batch.sequences() <= capacity.sequences);
+        tokens += batch.len() as u64;
+        batches += 1;
+        sequences.extend(unpacked(&batch, MAX_LENGTH));
+    }
+    assert_eq!((head.micro_batches, head.own_tokens, head.own_sequences), (batches, tokens, sequences.len() as u64));
+    let slots = (batches as usize * capacity.tokens) as f64;
+    assert!(batches == 0 || (head.fill_rate - tokens as f64 / slots).abs() < 1e-9);
+    sequences.sort();
+    Ok((head, sequences))
+}
+
+/// So many updates over all ranks: the sequences in the order of training, and the cursor behind them.
+pub fn take(data: &Dataset, options: &FeedOptions, ranks: usize, updates: usize) -> (Vec<Vec<i32>>, Option<Cursor>) {
+    let start = |rank| Feed::start(data, &FeedOptions { rank, ranks, ..options.clone() }).expect("starts");
+    let mut feeds: Vec<Feed> = (0..ranks).map(start).collect();
+    let mut seen = Vec::new();
+    let mut cursor = options.cursor.clone();
+    for _ in 0..updates {
+        let (mut update, mut total) = (Vec::new(), 0);
+        for feed in &mut feeds {
+            let (head, own) = next_update(feed, options.capacity).expect("feeds");
+            assert_eq!(feed.cursor(), &head.cursor);
+            update.extend(own);
+            total = head.sequences;
+            cursor = Some(head.cursor);
+        }
+        update.sort();
+        // Together the ranks have each sequence of the update once.
+        assert!(update.iter().map(|(number, _)| *number as u64).eq(0..total));
+        seen.extend(update.into_iter().map(|(_, tokens)| tokens));
+    }
+    (seen, cursor)
+}
