@@ -1,5 +1,6 @@
 //! From the configuration to what the planner and the trainer take.
 
+use plimsoll_data::{Amount, Dataset};
 use plimsoll_graph::DType;
 use plimsoll_models::{Head, Lora, OptimizerKind, Recipe, Targets};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
@@ -25,6 +26,10 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
         model: model(resolved)?,
         recipe: recipe(resolved, device)?,
         sequences: sequences(resolved)?,
+        tokens: match run.batch {
+            Batch::Tokens(tokens) => Some(tokens),
+            Batch::Sequences(_) => None,
+        },
         max_length: run.data.max_length as usize,
         goal: match run.memory.goal {
             config::Goal::Fastest => Goal::Fastest,
@@ -142,7 +147,8 @@ fn stored_base(resolved: &Resolved, compute: DType) -> Result<(), Failure> {
     Err(resolved.unsupported("base", &["auto", word]))
 }
 
-/// Sequences of one update; a batch in tokens must be whole sequences, and pairs are whole pairs.
+/// Sequences of one update, whole pairs where there are pairs. Of a batch in tokens, as many as fit into it if all are of
+/// the greatest length.
 fn sequences(resolved: &Resolved) -> Result<usize, Failure> {
     let group = head(resolved.run.task).group() as u64;
     let max_length = resolved.run.data.max_length;
@@ -155,18 +161,15 @@ fn sequences(resolved: &Resolved) -> Result<usize, Failure> {
                 format!("an update of {n} sequences is not made of pairs, of which each has two sequences"),
             )
             .hint(format!("set batch.sequences to {}, for {} pairs", n + 1, n.div_ceil(2)))),
-        Batch::Tokens(tokens) if tokens >= group_tokens && tokens.is_multiple_of(group_tokens) => {
-            Ok((tokens / max_length) as usize)
-        }
+        Batch::Tokens(tokens) if tokens >= group_tokens => Ok((tokens / group_tokens * group) as usize),
         Batch::Tokens(tokens) => {
-            let below = (tokens / group_tokens).max(1) * group_tokens;
-            let what = if group == 1 { "sequences" } else { "pairs of sequences" };
+            let what = if group == 1 { "a sequence" } else { "a pair of sequences" };
             Err(resolved
                 .invalid(
                     "batch.tokens",
-                    format!("a batch of {tokens} tokens is not a whole number of {what} of {max_length} tokens"),
+                    format!("a batch of {tokens} tokens may be too small for {what} of {max_length} tokens"),
                 )
-                .hint(format!("set batch.tokens to {below} or {}, or change data.max_length", below + group_tokens)))
+                .hint(format!("set batch.tokens to {group_tokens} or more, or lower data.max_length")))
         }
     }
 }
@@ -179,15 +182,30 @@ fn pins(run: &RunConfig) -> Pins {
     }
 }
 
-/// Updates of the run, given how many sequences one epoch has; that is always known where epochs are asked for.
-pub fn total_updates(run: &RunConfig, epoch_sequences: Option<u64>, sequences: usize) -> u64 {
+/// Updates of the run. How much one epoch has is always known where epochs are asked for.
+pub fn total_updates(run: &RunConfig, train: &Dataset, amount: Amount) -> u64 {
     match run.schedule.length {
         Length::Steps(steps) => steps,
         Length::Epochs(epochs) => {
-            let epoch_sequences = epoch_sequences.unwrap_or(0) as f64;
-            ((epochs * epoch_sequences / sequences as f64).ceil() as u64).max(1)
+            let groups = train.groups().unwrap_or(0) as f64;
+            let group_tokens = train.total_tokens().unwrap_or(0) as f64 / groups.max(1.0);
+            let longest = train.group() as f64 * train.longest().unwrap_or(0) as f64;
+            let per_update = match amount {
+                Amount::Sequences(sequences) => sequences as f64 / train.group() as f64,
+                Amount::Tokens(tokens) => groups_that_fit(tokens as f64, group_tokens, longest),
+            };
+            ((epochs * groups / per_update).ceil() as u64).max(1)
         }
     }
+}
+
+/// Groups of an update of so many tokens: exact where all are of one length, else what is to be expected. The group that
+/// no longer fits would on average have been cut in the middle.
+fn groups_that_fit(tokens: f64, mean: f64, longest: f64) -> f64 {
+    if mean >= longest {
+        return (tokens / mean.max(1.0)).floor().max(1.0);
+    }
+    (tokens / mean.max(1.0) - 0.5).max(1.0)
 }
 
 pub fn learning_rate(run: &RunConfig, total: u64) -> LearningRate {

@@ -79,10 +79,15 @@ pub fn decisions(report: &Report) -> String {
     }
     let layout = &report.layout;
     let over = 100.0 * (layout.arena_bytes as f64 / layout.lower_bound_bytes.max(1) as f64 - 1.0);
+    let batch = &report.effective_batch;
+    let update = match batch.in_tokens {
+        true => format!("at most {} tokens, {} sequences or more", batch.tokens_max, batch.sequences),
+        false => format!("{} sequences, exact", batch.sequences),
+    };
     let mut table = Table::new(&[Column::left("decision"), Column::left("value")]);
     let rows = [
         ("device", report.device.clone()),
-        ("update", format!("{} sequences, exact", report.effective_batch.sequences)),
+        ("update", update),
         ("micro-batch", format!("{} tokens, {} per update", report.micro_batch_tokens, report.accumulation)),
         ("recompute", recompute.join(", ")),
         ("loss", format!("{} chunk(s)", report.loss_chunks)),

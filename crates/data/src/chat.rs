@@ -25,6 +25,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     end_of_turn: Option<String>,
     marks_answers: bool,
+    /// As Hugging Face runs it.
+    source: String,
     fingerprint: u128,
 }
 
@@ -45,11 +47,12 @@ impl ChatTemplate {
         }
         let tokens = specials.iter().flat_map(|(name, token)| [name.as_str(), token.as_str()]);
         let fingerprint = fingerprint([source].into_iter().chain(tokens).map(str::as_bytes));
-        let (source, marks_answers) = jinja::with_generation_marks(source);
+        let (marked, marks_answers) = jinja::with_generation_marks(source);
         environment
-            .add_template_owned(NAME, source)
+            .add_template_owned(NAME, marked)
             .map_err(|error| DataError::BadTemplate { origin: origin.to_owned(), reason: jinja::reason(&error) })?;
-        let mut template = Self { environment, end_of_turn: None, marks_answers, fingerprint };
+        let source = source.to_owned();
+        let mut template = Self { environment, end_of_turn: None, marks_answers, source, fingerprint };
         template.end_of_turn = template.probe_end_of_turn();
         Ok(template)
     }
@@ -62,7 +65,9 @@ impl ChatTemplate {
         is_token: impl Fn(&str) -> bool,
     ) -> Result<Self, DataError> {
         let (source, specials) = built_in::prepare(name, specials, is_token)?;
-        Self::new(&format!("Plimsoll's template {name}"), source, &specials)
+        let mut template = Self::new(&format!("Plimsoll's template {name}"), source, &specials)?;
+        template.source = built_in::standing_alone(source, &specials);
+        Ok(template)
     }
 
     /// The error is the template's or Jinja's reason; the caller knows which row it belongs to.
@@ -94,6 +99,11 @@ impl ChatTemplate {
         }
         let (text, answers) = jinja::take_marks(&text);
         Ok(Rendered { text, answers: Some(answers) })
+    }
+
+    /// As Hugging Face runs it: to be kept beside a model that was trained with it.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Of what it was made from: its source and the tokens it knows.

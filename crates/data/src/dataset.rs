@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use build::shape_of;
 pub(crate) use build::{open_parts, pool};
 pub use options::{HoldOut, Options, OverLong, Progress, Task, Weighted};
 

@@ -38,7 +38,7 @@ mod walk;
 
 pub use chat::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use choose::{Choice, Limits, Mode, choose};
-pub use dataset::{Dataset, HoldOut, Options, OverLong, Progress, Task, Weighted};
+pub use dataset::{Dataset, HoldOut, Options, OverLong, Progress, Task, Weighted, shape_of};
 pub use disk::free_bytes;
 pub use encode::{EncodedRow, Encoder, Piece};
 pub use error::{DataError, Place};

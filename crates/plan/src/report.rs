@@ -122,8 +122,12 @@ pub struct Alternative {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectiveBatch {
+    /// Exact, unless the update is given in tokens: then as many as fit if all are of the greatest length.
     pub sequences: usize,
     pub tokens_max: usize,
+    /// Whether the update is given in tokens.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub in_tokens: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -56,10 +56,16 @@ pub struct Pins {
 /// Makes the program for a micro-batch and a number of loss chunks.
 pub type Build<'a> = dyn Fn(BatchShape, usize) -> Result<Program, PlanError> + 'a;
 
+/// Where an update is given in tokens, a micro-batch has room for sequences of this part of the greatest length; shorter
+/// ones leave some of its token slots empty. Room costs little memory, but an operator looks at every place.
+const SHORT_SEQUENCES: usize = 16;
+
 pub struct Request<'a> {
     pub build: &'a Build<'a>,
-    /// Sequences of one update, exact.
+    /// Sequences of one update: exact, unless `tokens` is given.
     pub sequences: usize,
+    /// The most tokens of an update that is given in tokens; `sequences` is then the fewest that fill it.
+    pub tokens: Option<usize>,
     /// Sequences that must share a micro-batch: 1, or 2 where they are compared with each other.
     pub group: usize,
     pub max_length: usize,
@@ -199,7 +205,11 @@ impl<'a> Search<'a> {
         // Besides the update's own sequences there is room for those that fill up an unused rest.
         let shape = |tokens: usize| {
             let filling = group * tokens.div_ceil(max_length);
-            BatchShape { tokens, sequences: sequences.min(tokens / group * group) + filling, max_length }
+            let own = match self.request.tokens {
+                Some(_) => SHORT_SEQUENCES * filling,
+                None => sequences,
+            };
+            BatchShape { tokens, sequences: own.min(tokens / group * group) + filling, max_length }
         };
         if let Some(tokens) = self.request.pins.micro_batch_tokens {
             if tokens < group * max_length {
@@ -408,7 +418,7 @@ impl<'a> Search<'a> {
     }
 
     fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, PlanError> {
-        let Request { sequences, max_length, device, budgets, .. } = *self.request;
+        let Request { sequences, tokens, max_length, device, budgets, .. } = *self.request;
         let (gpu, host) = self.memories(Some(self.with_recorded(plan, candidate)));
         let drops = &self.dial[candidate.level].0;
         Ok(Report {
@@ -416,7 +426,11 @@ impl<'a> Search<'a> {
             device: device.name.clone(),
             gpu: DeviceReport { budget_bytes: budgets.gpu_bytes, planned_bytes: gpu.total(), categories: gpu },
             host: HostReport { budget_bytes: budgets.host_bytes, planned_bytes: host.total(), categories: host },
-            effective_batch: EffectiveBatch { sequences, tokens_max: sequences * max_length },
+            effective_batch: EffectiveBatch {
+                sequences,
+                tokens_max: tokens.unwrap_or(sequences * max_length),
+                in_tokens: tokens.is_some(),
+            },
             micro_batch_tokens: candidate.batch.tokens,
             accumulation: self.accumulation(candidate.batch),
             recompute: drops.iter().filter(|(_, k)| **k > 0).map(|(c, k)| (c.0.to_owned(), *k)).collect(),

@@ -36,6 +36,7 @@ fn plan_recipe(
     plan(&Request {
         build: &build,
         sequences: 8,
+        tokens: None,
         group: recipe.head.group(),
         max_length: 512,
         device,

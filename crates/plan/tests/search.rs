@@ -48,6 +48,7 @@ impl Ask {
         plan(&Request {
             build: &build,
             sequences: self.sequences,
+            tokens: None,
             group: self.recipe.head.group(),
             max_length: self.max_length,
             device: &self.device,

@@ -17,6 +17,8 @@ pub struct StepEvent {
     pub tokens_per_s: f64,
     pub step_ms: f64,
     pub data_wait_ms: f64,
+    /// The share of the micro-batches' token slots that held a token.
+    pub fill_rate: f64,
     pub gpu_used_bytes: u64,
     pub host_rss_bytes: u64,
     /// `accuracy` and `margin` of the update's pairs, where the task has pairs.

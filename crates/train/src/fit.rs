@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions};
+use plimsoll_data::{Amount, Capacity, Cursor, Dataset, Feed, FeedOptions};
 
 use crate::event::{EvalEvent, Event, StepEvent};
 use crate::export::export;
@@ -16,7 +16,8 @@ pub struct Fit<'a> {
     pub train: &'a Dataset,
     pub eval: Option<&'a Dataset>,
     pub shuffle: bool,
-    pub sequences: usize,
+    /// Of one update.
+    pub amount: Amount,
     pub rate: LearningRate,
     pub eval_every: Option<u64>,
     pub save_every: Option<u64>,
@@ -31,15 +32,13 @@ pub struct Fit<'a> {
 
 impl Fit<'_> {
     fn feed_options(&self, session: &Session) -> FeedOptions {
-        let amount = Amount::Sequences(self.sequences as u64);
-        let options = FeedOptions::new(session.capacity(), session.max_length(), amount, session.seed());
+        let options = FeedOptions::new(session.capacity(), session.max_length(), self.amount, session.seed());
         FeedOptions { shuffle: self.shuffle, ..options }
     }
 }
 
 /// What feeding and evaluating take in the host's memory, given what a micro-batch holds.
-pub fn data_bytes(train: &Dataset, eval: Option<&Dataset>, sequences: usize, capacity: Capacity) -> u64 {
-    let amount = Amount::Sequences(sequences as u64);
+pub fn data_bytes(train: &Dataset, eval: Option<&Dataset>, amount: Amount, capacity: Capacity) -> u64 {
     let options = FeedOptions::new(capacity, 0, amount, 0);
     train.feed_bytes(&options) + eval.map_or(0, |data| data.sequential_bytes(capacity))
 }
@@ -59,6 +58,11 @@ pub struct Outcome {
     /// Median duration of an update.
     pub step_ms: f64,
     pub tokens_per_s: f64,
+    /// The share of the time in which training waited for data, the first update not counted: it waits while the feed
+    /// starts.
+    pub data_wait_share: f64,
+    /// The share of the micro-batches' token slots that held a token.
+    pub fill_rate: f64,
     pub saved: PathBuf,
 }
 
@@ -73,7 +77,9 @@ pub fn fit(
     let mut feed = Feed::start(task.train, &task.feed_options(session))?;
     let mut durations = Vec::new();
     let mut gauge = Gauge::default();
-    let (mut tokens_done, mut seconds_done) = (0, 0.0);
+    let (mut tokens_done, mut seconds_done, mut slots_done) = (0, 0.0, 0.0);
+    let mut waiting = Waiting::default();
+    let mut cursor = feed.cursor().clone();
     let mut best = None;
     let mut outcome = Outcome {
         steps: 0,
@@ -85,6 +91,8 @@ pub fn fit(
         last_pairs: None,
         step_ms: 0.0,
         tokens_per_s: 0.0,
+        data_wait_share: 0.0,
+        fill_rate: 1.0,
         saved: folder_of(&watch),
     };
     if task.eval_every.is_some() {
@@ -97,11 +105,12 @@ pub fn fit(
         let lr = task.rate.at(step);
         let result = match session.update_from(&mut feed, step, lr) {
             Err(error) if error.leaves_weights() && step > 1 => {
-                save(session, task, step - 1, best, &mut watch)?;
+                save(session, task, &Reached { step: step - 1, best, cursor: &cursor }, &mut watch)?;
                 return Err(error);
             }
             updated => updated?,
         };
+        cursor.clone_from(feed.cursor());
         let took = began.elapsed();
         let data_wait = feed.waited().total - waited_before;
         let event = Event::Step(StepEvent {
@@ -114,6 +123,7 @@ pub fn fit(
             tokens_per_s: result.tokens as f64 / took.as_secs_f64(),
             step_ms: took.as_secs_f64() * 1e3,
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
+            fill_rate: result.fill_rate,
             gpu_used_bytes: gauge.read(session),
             host_rss_bytes: resident_bytes(),
             pairs: result.pairs,
@@ -121,6 +131,8 @@ pub fn fit(
         watch.tell(&event)?;
         durations.push(took.as_secs_f64() * 1e3);
         tokens_done += result.tokens;
+        waiting.count(step, data_wait, took);
+        slots_done += result.tokens as f64 / result.fill_rate;
         seconds_done += took.as_secs_f64();
         outcome.steps = step;
         outcome.first_loss.get_or_insert(result.loss);
@@ -132,7 +144,7 @@ pub fn fit(
         }
         if due(task.save_every, step) && !last {
             best = best_of(best, outcome.last_eval, step);
-            save(session, task, step, best, &mut watch)?;
+            save(session, task, &Reached { step, best, cursor: &cursor }, &mut watch)?;
         }
         if task.stop.load(Ordering::Relaxed) && !last {
             outcome.interrupted = true;
@@ -143,8 +155,10 @@ pub fn fit(
     outcome.last_pairs = watch.pairs;
     outcome.step_ms = durations.get(durations.len() / 2).copied().unwrap_or(0.0);
     outcome.tokens_per_s = tokens_done as f64 / f64::max(seconds_done, 1e-9);
+    outcome.data_wait_share = waiting.share();
+    outcome.fill_rate = tokens_done as f64 / f64::max(slots_done, 1.0);
     outcome.saved = if outcome.interrupted {
-        save(session, task, outcome.steps, best, &mut watch)?
+        save(session, task, &Reached { step: outcome.steps, best, cursor: &cursor }, &mut watch)?
     } else {
         let folder = watch.folder.path().join("final");
         export(session, &folder, &task.tokenizer_files)?;
@@ -152,6 +166,27 @@ pub fn fit(
         folder
     };
     Ok(outcome)
+}
+
+/// How long training waited for data, and how long it took in all.
+#[derive(Default)]
+struct Waiting {
+    waited: Duration,
+    took: Duration,
+}
+
+impl Waiting {
+    fn count(&mut self, step: u64, waited: Duration, took: Duration) {
+        // The feed only starts with the first update.
+        if step > 1 {
+            self.waited += waited;
+            self.took += took;
+        }
+    }
+
+    fn share(&self) -> f64 {
+        self.waited.as_secs_f64() / f64::max(self.took.as_secs_f64(), 1e-9)
+    }
 }
 
 /// How often the driver is asked what is in use: the answer takes it up to a few milliseconds.
@@ -220,17 +255,26 @@ fn best_of(best: Option<(f64, u64)>, loss: Option<f64>, step: u64) -> Option<(f6
     }
 }
 
-fn save(
-    session: &mut Session,
-    task: &Fit,
+/// Where a run stands when it is saved.
+struct Reached<'a> {
     step: u64,
+    /// The lowest held-out loss so far and its update.
     best: Option<(f64, u64)>,
-    watch: &mut Watch,
-) -> Result<PathBuf, TrainError> {
+    /// Behind the last update.
+    cursor: &'a Cursor,
+}
+
+/// The file in a checkpoint that says how far its run had come in the data.
+const CURSOR_FILE: &str = "data.json";
+
+fn save(session: &mut Session, task: &Fit, reached: &Reached, watch: &mut Watch) -> Result<PathBuf, TrainError> {
+    let Reached { step, best, cursor } = *reached;
     let folder = watch.folder.checkpoint(step);
     let parent = folder.parent().expect("checkpoints lie in a folder");
     std::fs::create_dir_all(parent).map_err(|e| TrainError::io(parent, e))?;
-    export(session, &folder, &task.tokenizer_files)?;
+    let cursor = serde_json::to_vec_pretty(cursor).expect("plain data");
+    let beside: Vec<_> = task.tokenizer_files.iter().cloned().chain([(CURSOR_FILE.to_owned(), cursor)]).collect();
+    export(session, &folder, &beside)?;
     watch.folder.prune(task.save_keep, best.map(|(_, step)| step).filter(|_| task.save_best))?;
     watch.tell(&Event::Saved { step, folder: folder.clone() })?;
     Ok(folder)

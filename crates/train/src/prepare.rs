@@ -1,6 +1,6 @@
 //! From what was asked to a plan on a device, with the process itself measured.
 
-use plimsoll_data::Capacity;
+use plimsoll_data::{Amount, Capacity};
 use plimsoll_graph::BatchShape;
 use plimsoll_models::{Built, Head, Recipe, build};
 use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, plan};
@@ -14,12 +14,27 @@ use crate::{Model, Session, TrainError};
 pub struct Spec {
     pub model: Model,
     pub recipe: Recipe,
-    /// Sequences of one update, exact.
+    /// Sequences of one update: exact, unless `tokens` is given.
     pub sequences: usize,
+    /// The most tokens of an update that is given in tokens; `sequences` is then the fewest that fill it.
+    pub tokens: Option<u64>,
     pub max_length: usize,
     pub goal: Goal,
     pub pins: Pins,
     pub seed: u64,
+}
+
+impl Spec {
+    /// What an update takes of the data.
+    pub fn amount(&self) -> Amount {
+        self.tokens.map_or(Amount::Sequences(self.sequences as u64), Amount::Tokens)
+    }
+}
+
+/// What a micro-batch of this shape takes of the data. The places behind are for sequences that fill it up.
+pub(crate) fn capacity(batch: BatchShape, group: usize) -> Capacity {
+    let filling = group * batch.tokens.div_ceil(batch.max_length);
+    Capacity { tokens: batch.tokens, sequences: batch.sequences.saturating_sub(filling).max(group) }
 }
 
 /// A run ready to start.
@@ -61,6 +76,7 @@ pub fn plan_only(
     let chosen = plan(&Request {
         build: &make,
         sequences: spec.sequences,
+        tokens: spec.tokens.map(|tokens| tokens as usize),
         group: spec.recipe.head.group(),
         max_length: spec.max_length,
         device,
@@ -99,7 +115,7 @@ pub fn prepare(
 ) -> Result<Prepared, TrainError> {
     let measured = |batch: BatchShape| {
         return_free_memory();
-        let capacity = Capacity { tokens: batch.tokens, sequences: batch.sequences };
+        let capacity = capacity(batch, spec.recipe.head.group());
         Fixed {
             gpu_context_bytes: device.context_bytes,
             host_process_bytes: (resident_bytes() + headroom_bytes(device)).saturating_sub(data.resident_bytes),

@@ -7,6 +7,7 @@ use plimsoll_models::{Built, Head, OptimizerKind, Parameter, rotary_table};
 use plimsoll_plan::{Chosen, Region};
 use plimsoll_runtime::{Active, Backend, Executor, Run};
 
+use crate::prepare::capacity;
 use crate::{Model, PairMetrics, Spec, TrainError, weights};
 
 pub struct Session {
@@ -26,6 +27,8 @@ pub struct UpdateResult {
     pub grad_norm: f64,
     pub tokens: usize,
     pub sequences: usize,
+    /// The share of the micro-batches' token slots that held a token.
+    pub fill_rate: f64,
     /// With a score head.
     pub pairs: Option<PairMetrics>,
 }
@@ -106,8 +109,7 @@ impl Session {
     }
 
     pub fn capacity(&self) -> Capacity {
-        let batch = self.executor.plan().batch;
-        Capacity { tokens: batch.tokens, sequences: batch.sequences }
+        capacity(self.executor.plan().batch, self.recipe.head.group())
     }
 
     /// Bins the examples of one update, whole groups of them.
@@ -211,7 +213,8 @@ impl Session {
         let grad_norm = self.apply_checked(loss, step, lr)?;
         let tokens = batches.iter().map(MicroBatch::len).sum();
         let sequences = batches.iter().map(MicroBatch::sequences).sum();
-        Ok(UpdateResult { loss, grad_norm, tokens, sequences, pairs: self.read_pairs()? })
+        let fill_rate = tokens as f64 / (batches.len() * self.capacity().tokens).max(1) as f64;
+        Ok(UpdateResult { loss, grad_norm, tokens, sequences, fill_rate, pairs: self.read_pairs()? })
     }
 
     /// As [`Session::update`], with the feed's next update, one micro-batch at a time.
@@ -228,7 +231,7 @@ impl Session {
         let loss = self.read_loss()?;
         let grad_norm = self.apply_checked(loss, step, lr)?;
         let (tokens, sequences) = (head.tokens as usize, head.sequences as usize);
-        Ok(UpdateResult { loss, grad_norm, tokens, sequences, pairs: self.read_pairs()? })
+        Ok(UpdateResult { loss, grad_norm, tokens, sequences, fill_rate: head.fill_rate, pairs: self.read_pairs()? })
     }
 
     fn apply_checked(&mut self, loss: f64, step: u64, lr: f64) -> Result<f64, TrainError> {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use plimsoll_data::{Example, ExampleRef, NO_LOSS, Tokenizer};
 use plimsoll_plan::Report;
 use plimsoll_train::{
-    DataMemory, Event, Fit, ModelOrigin, Outcome, RunFolder, Session, TrainError, fit, peak_resident_bytes, prepare,
+    DataMemory, Event, Fit, ModelOrigin, Outcome, RunFolder, Session, StepEvent, TrainError, fit, peak_resident_bytes,
+    prepare,
 };
 use serde_json::json;
 
@@ -40,17 +41,17 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     if tokenizer > model {
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
-    let feed_bytes = |capacity| data.feed_bytes(spec.sequences, capacity);
+    let feed_bytes = |capacity| data.feed_bytes(spec.amount(), capacity);
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
     let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, &memory, args.common.paranoid)
         .map_err(|error| explained(error, &resolved))?;
     let report = prepared.chosen.report.clone();
-    let total = spec::total_updates(&resolved.run, data.train.sequences(), spec.sequences);
+    let total = spec::total_updates(&resolved.run, &data.train, spec.amount());
     let task = Fit {
         train: &data.train,
         eval: data.eval.as_ref(),
         shuffle: resolved.run.data.shuffle,
-        sequences: spec.sequences,
+        amount: spec.amount(),
         rate: spec::learning_rate(&resolved.run, total),
         eval_every: resolved.run.eval.every.or(data.eval.as_ref().map(|_| total)),
         save_every: resolved.run.save.every,
@@ -63,6 +64,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let mut log = printer.steps(total, folder.open_log()?);
     present.notes.iter().for_each(|note| log.note(note));
     data.notes().iter().for_each(|note| log.note(note));
+    log.example(&data.first_example()?);
     if prepared.session.has_new_head() {
         log.note("the model's files have no score head; it begins with a new one, drawn from the seed");
     }
@@ -72,6 +74,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     log.finish();
     let outcome = outcome.map_err(|error| logged(error.into(), &mut log))?;
     data.met().iter().for_each(|note| log.note(note));
+    data.verdict(&outcome).iter().for_each(|note| log.note(note));
     let gpu_used = prepared.session.executor().backend().used();
     let measured = Measured { host_bytes: Some(peak_resident_bytes()), gpu_bytes: gpu_used.map(|used| used.bytes) };
     log.note(&tables::memory(&report, measured));
@@ -146,16 +149,25 @@ fn run_folder(resolved: &Resolved, file: Option<&Path>) -> Result<PathBuf, Failu
 
 fn show(log: &mut StepLog, event: &Event) {
     match event {
-        Event::Step(step) => log.step(&StepLine {
-            step: step.step,
-            loss: step.loss,
-            pairs: step.pairs,
-            lr: step.lr,
-            grad_norm: step.grad_norm,
-            tokens_per_s: step.tokens_per_s,
-            step_ms: step.step_ms,
-            used_bytes: step.host_rss_bytes,
-        }),
+        Event::Step(step) => {
+            if step.step == 1 {
+                let StepEvent { sequences, tokens, fill_rate, .. } = step;
+                let percent = 100.0 * fill_rate;
+                log.note(&format!(
+                    "first update: {sequences} sequences, {tokens} tokens, {percent:.1} % of its token slots filled"
+                ));
+            }
+            log.step(&StepLine {
+                step: step.step,
+                loss: step.loss,
+                pairs: step.pairs,
+                lr: step.lr,
+                grad_norm: step.grad_norm,
+                tokens_per_s: step.tokens_per_s,
+                step_ms: step.step_ms,
+                used_bytes: step.host_rss_bytes,
+            });
+        }
         Event::Eval { step, eval } => {
             log.eval(&EvalLine {
                 step: *step,
@@ -223,6 +235,8 @@ fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, report: &R
         "eval_pairs": outcome.last_pairs,
         "step_ms": outcome.step_ms,
         "tokens_per_s": outcome.tokens_per_s,
+        "data_wait_share": outcome.data_wait_share,
+        "fill_rate": outcome.fill_rate,
         "predicted_step_ms": report.predicted.step_ms,
         "gpu": {"planned_bytes": report.gpu.planned_bytes, "used_bytes": measured.gpu_bytes.unwrap_or(0)},
         "host": {"planned_bytes": report.host.planned_bytes, "used_bytes": measured.host_bytes.unwrap_or(0)},

@@ -3,6 +3,7 @@
 use super::nearest::nearest;
 use super::node::{Node, Tree};
 use super::size::{Budget, BudgetError, Extent};
+use super::sources::{self, SourceEntry};
 use crate::error::Failure;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,8 @@ pub enum Kind {
     Word(&'static [&'static str]),
     /// One text or a list of them.
     Texts,
+    /// One path, a list of them, or a list of paths with weights.
+    Sources,
     Budget,
     Extent,
 }
@@ -89,6 +92,7 @@ pub enum Value {
     None,
     Numbers(Vec<f64>),
     Texts(Vec<String>),
+    Sources(Vec<SourceEntry>),
     Budget(Budget),
     Extent(Extent),
 }
@@ -118,6 +122,7 @@ impl Kind {
                 }
             }
             Self::Texts => "a text or a list of texts".to_owned(),
+            Self::Sources => sources::ALLOWED.to_owned(),
             Self::Budget => "a size, a percentage or `auto`".to_owned(),
             Self::Extent => "a share of the run (below 1) or a whole number of steps".to_owned(),
         }
@@ -131,6 +136,9 @@ impl Kind {
         }
         if let Self::Budget = self {
             return read_budget(node, path);
+        }
+        if let Self::Sources = self {
+            return sources::read(node, path).map(Value::Sources);
         }
         self.value(node).ok_or_else(|| {
             let failure = wrong(node, path, &self.allowed());
@@ -228,6 +236,7 @@ from_value! {
     Number => f64,
     Numbers => Vec<f64>,
     Texts => Vec<String>,
+    Sources => Vec<SourceEntry>,
     Budget => Budget,
     Extent => Extent,
 }

@@ -27,6 +27,7 @@ mod resolved;
 mod run;
 mod schema;
 mod size;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -39,6 +40,7 @@ pub use render::quoted;
 pub use resolved::Resolved;
 pub use run::{Batch, Length, RunConfig};
 pub use size::Budget;
+pub use sources::SourceEntry;
 pub use words::{
     DataFormat, DataMode, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage,
     Task,

@@ -80,6 +80,6 @@ fn to_json(value: Value) -> Json {
         Value::Numbers(values) => json!(values),
         Value::Texts(values) => json!(values),
         // No key of a model's shape holds one of these.
-        Value::None | Value::Budget(_) | Value::Extent(_) => Json::Null,
+        Value::None | Value::Sources(_) | Value::Budget(_) | Value::Extent(_) => Json::Null,
     }
 }

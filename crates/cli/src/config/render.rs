@@ -1,6 +1,6 @@
 //! The resolved tree back to YAML, each value with its origin as a comment.
 
-use super::node::{Node, Tree};
+use super::node::{Entry, Node, Tree};
 use super::resolved::OriginRow;
 use super::schema::{ROOT, Section, joined};
 
@@ -82,7 +82,7 @@ fn section(node: &Node, known: Option<&'static Section>, path: &str, indent: usi
     }
 }
 
-/// A value without keys, on one line.
+/// A value on one line.
 pub fn scalar(node: &Node) -> String {
     match &node.value {
         Tree::Null => "null".to_owned(),
@@ -93,7 +93,10 @@ pub fn scalar(node: &Node) -> String {
             let items: Vec<String> = items.iter().map(scalar).collect();
             format!("[{}]", items.join(", "))
         }
-        Tree::Map(_) => "{}".to_owned(),
+        Tree::Map(entries) => {
+            let entry = |entry: &Entry| format!("{}: {}", quoted(&entry.key), scalar(&entry.node));
+            format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::model::{self, ModelSource};
 use super::node::Node;
 use super::reader::Reader;
 use super::size::{Budget, Extent};
+use super::sources::SourceEntry;
 use super::words::{
     DataFormat, DataMode, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage, Storage,
     Task,
@@ -45,12 +46,14 @@ pub struct RunConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataConfig {
     /// Empty where none is given: `plan` and `bench` need no data.
-    pub train: Vec<String>,
+    pub train: Vec<SourceEntry>,
     pub eval: Vec<String>,
     /// The share of the training rows held out for evaluation.
     pub eval_split: Option<f64>,
     /// Folder of the tokenizer, where it is not the model's own.
     pub tokenizer: Option<String>,
+    /// `auto`, the name of a chat template, or its file.
+    pub template: String,
     pub format: DataFormat,
     /// In tokens.
     pub max_length: u64,
@@ -61,6 +64,8 @@ pub struct DataConfig {
     pub cache: Option<String>,
     /// What a stream may hold of tokenised data; `auto` is 96 MiB.
     pub buffer: Budget,
+    /// Threads that tokenise; one for each core, at most 16, where none is given.
+    pub workers: Option<u64>,
     /// The share of the rows that may be unusable: 0 refuses the first, 1 leaves out any number.
     pub bad_rows: f64,
 }
@@ -168,6 +173,7 @@ fn data(section: &Reader<'_>) -> Result<DataConfig, Failure> {
         eval: section.find("eval")?.unwrap_or_default(),
         eval_split: section.find("eval_split")?,
         tokenizer: section.find("tokenizer")?,
+        template: section.get("template")?,
         format: section.get("format")?,
         max_length: section.get("max_length")?,
         overlong: section.get("overlong")?,
@@ -175,6 +181,7 @@ fn data(section: &Reader<'_>) -> Result<DataConfig, Failure> {
         mode: section.get("mode")?,
         cache: section.find("cache")?,
         buffer: section.get("buffer")?,
+        workers: section.find("workers")?,
         bad_rows: section.get("bad_rows")?,
     })
 }

@@ -216,7 +216,7 @@ static LORA: Section = Section {
 
 static DATA: Section = Section {
     keys: &[
-        leaf("train", Kind::Texts).also(&["path"]),
+        leaf("train", Kind::Sources).also(&["path"]),
         leaf("eval", Kind::Texts).also(&["validation", "test"]),
         leaf("eval_split", Kind::Number(Range::BETWEEN)).also(&["val_set_size"]),
         leaf("format", Kind::Word(DataFormat::WORDS)).default("auto"),
@@ -228,9 +228,11 @@ static DATA: Section = Section {
         leaf("overlong", Kind::Word(Overlong::WORDS)).default("error"),
         leaf("shuffle", Kind::Bool).default("true"),
         leaf("tokenizer", Kind::Text).also(&["tokenizer_name", "tokenizer_path"]),
+        leaf("template", Kind::Text).default("auto").also(&["chat_template"]),
         leaf("mode", Kind::Word(DataMode::WORDS)).default("auto").also(&["streaming"]),
         leaf("cache", Kind::Text).also(&["dataset_prepared_path", "cache_dir"]),
         leaf("buffer", Kind::Budget).default("auto").also(&["shuffle_buffer", "buffer_size"]),
+        up_to("workers", 1 << 10).also(&["num_proc", "preprocessing_num_workers", "dataloader_num_workers"]),
         leaf("bad_rows", Kind::Number(Range::SHARE)).default("0.01"),
     ],
     one_of: &[&["eval", "eval_split"]],

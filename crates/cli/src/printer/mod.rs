@@ -3,6 +3,7 @@
 //! Data goes to stdout, everything else to stderr. Nothing is redrawn and nothing is coloured unless
 //! stderr is a terminal. A closed pipe ends the writing quietly: `plimsoll plan | head` is no error.
 
+mod example;
 mod format;
 mod progress;
 mod steps;
@@ -12,6 +13,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 
+pub use example::{ExampleText, Piece};
 pub use format::{bytes, duration};
 pub use progress::Progress;
 pub use steps::{EvalLine, StepLine, StepLog};

@@ -16,13 +16,15 @@ pub struct Progress {
     started: Instant,
     last_line: Instant,
     bar: Option<ProgressBar>,
+    /// How fast, in words; may be empty.
+    rate: String,
 }
 
 impl Progress {
     pub(super) fn new(printer: Printer, what: &'static str, total: u64) -> Self {
         let bar = (printer.terminal && !printer.quiet).then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let template = "{prefix} {wide_bar} {pos}/{len} · {elapsed} · {eta} left";
+            let template = "{prefix} {wide_bar} {pos}/{len}{msg} · {elapsed} · {eta} left";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("━╸ "));
             }
@@ -30,7 +32,7 @@ impl Progress {
             bar
         });
         let now = Instant::now();
-        Self { printer, what, total, started: now, last_line: now, bar }
+        Self { printer, what, total, started: now, last_line: now, bar, rate: String::new() }
     }
 
     /// `done` of the total are done.
@@ -40,6 +42,14 @@ impl Progress {
         } else if self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
             self.printer.note(self.status(done, self.started.elapsed()));
+        }
+    }
+
+    /// How fast it goes, to stand beside how far it is.
+    pub fn rate(&mut self, text: &str) {
+        text.clone_into(&mut self.rate);
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!(" · {text}"));
         }
     }
 
@@ -68,7 +78,8 @@ impl Progress {
             format!(", {} left", duration(left))
         };
         let percent = share * 100.0;
-        format!("{} {done}/{} ({percent:.0} %){left}", self.what, self.total)
+        let rate = if self.rate.is_empty() { String::new() } else { format!(", {}", self.rate) };
+        format!("{} {done}/{} ({percent:.0} %){rate}{left}", self.what, self.total)
     }
 }
 
@@ -79,9 +90,11 @@ mod tests {
     #[test]
     fn status_line_without_a_terminal() {
         let printer = Printer { quiet: true, json: false, terminal: false, colour: false };
-        let progress = Progress::new(printer, "training", 200);
+        let mut progress = Progress::new(printer, "training", 200);
         assert_eq!(progress.status(0, Duration::ZERO), "training 0/200 (0 %)");
         let elapsed = Duration::from_secs(30);
         assert_eq!(progress.status(50, elapsed), "training 50/200 (25 %), 1 min 30 s left");
+        progress.rate("3 rows/s");
+        assert_eq!(progress.status(50, elapsed), "training 50/200 (25 %), 3 rows/s, 1 min 30 s left");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use plimsoll_train::PairMetrics;
 
-use super::{Printer, Progress, bytes, duration};
+use super::{ExampleText, Printer, Progress, bytes, duration};
 
 /// What one update did.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,12 @@ impl StepLog {
     pub fn note(&mut self, text: &str) {
         self.progress.line(text);
         self.record(text);
+    }
+
+    /// An example, in colour where there is colour.
+    pub fn example(&mut self, example: &ExampleText) {
+        self.progress.line(&example.render(self.printer.colour));
+        self.record(&example.render(false));
     }
 
     /// A result: to stdout.

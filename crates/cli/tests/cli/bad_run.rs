@@ -107,10 +107,10 @@ fn methods_that_touch_nothing() {
 fn batch_that_is_not_whole_sequences() {
     refused_set(
         &World::new(),
-        "batch.tokens=100",
+        "batch.tokens=31",
         2,
-        "error: --set batch.tokens: a batch of 100 tokens is not a whole number of sequences of 32 tokens\n\
-         hint: set batch.tokens to 96 or 128, or change data.max_length\n",
+        "error: --set batch.tokens: a batch of 31 tokens may be too small for a sequence of 32 tokens\n\
+         hint: set batch.tokens to 32 or more, or lower data.max_length\n",
     );
 }
 

@@ -35,7 +35,8 @@ fn pairs_are_learnt_and_counted() {
     let said = world.run(&["train", "run.yaml", "--out", "a"]).ok();
     let log = world.text("a/log.txt");
     for line in [
-        "training data: of 14 rows, 1 left out because they are too long or have no answer, \
+        "training data: 24 sequences, ",
+        "; of 14 rows, 1 left out because they are too long or have no answer, \
          1 left out because both answers are the same",
         "the model's files have no score head; it begins with a new one, drawn from the seed",
     ] {

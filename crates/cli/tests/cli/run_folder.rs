@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::support::{RUN, World};
 
-const STEP_KEYS: [&str; 11] = [
+const STEP_KEYS: [&str; 12] = [
     "step",
     "loss",
     "lr",
@@ -14,6 +14,7 @@ const STEP_KEYS: [&str; 11] = [
     "tokens_per_s",
     "step_ms",
     "data_wait_ms",
+    "fill_rate",
     "gpu_used_bytes",
     "host_rss_bytes",
 ];
@@ -103,8 +104,11 @@ fn the_plan_of_the_run_is_kept() {
 fn only_the_newest_checkpoints_are_kept() {
     let world = trained(&["--steps", "7", "--set", "save.every=2", "--set", "save.keep=2"]);
     assert_eq!(world.names("out/checkpoints"), ["step-4", "step-6"]);
-    let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    let files = ["config.json", "data.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
     assert_eq!(world.names("out/checkpoints/step-6"), files);
+    // How far the run had come in the data: six updates of four sequences.
+    assert_eq!(world.json("out/checkpoints/step-6/data.json")["groups"], 6 * 4);
+    assert_eq!(world.json("out/checkpoints/step-4/data.json")["groups"], 4 * 4);
     assert_eq!(world.text("out/log.txt").matches("saved out/checkpoints/").count(), 3);
 }
 

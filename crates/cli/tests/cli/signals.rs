@@ -32,7 +32,7 @@ fn an_interrupted_run_saves_and_says_where() {
         let folder = format!("out/checkpoints/step-{step}");
         let expected = format!("error: interrupted after update {step} of 1000000; the weights are saved in {folder}");
         assert_eq!(last, expected);
-        let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+        let files = ["config.json", "data.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
         assert_eq!(world.names(&folder), files);
         assert!(!world.path("out/final").exists(), "an interrupted run has no final weights");
         assert!(world.text("out/log.txt").trim_end().ends_with(&expected));
@@ -53,7 +53,7 @@ fn a_killed_run_leaves_only_whole_checkpoints() {
     let whole = |name: &&String| name.strip_prefix("step-").is_some_and(|n| n.parse::<u64>().is_ok());
     let checkpoints = world.names("out/checkpoints");
     for name in checkpoints.iter().filter(whole) {
-        let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+        let files = ["config.json", "data.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
         assert_eq!(world.names(&format!("out/checkpoints/{name}")), files);
         let setting = format!("model=out/checkpoints/{name}");
         let out = format!("from-{name}");

@@ -109,9 +109,14 @@ const VICUNA: &str = "{{- bos_token -}}
 pub(crate) fn built_in_source(name: &str, eos: &str) -> Result<String, DataError> {
     let specials = BTreeMap::from([("eos_token".to_owned(), eos.to_owned())]);
     let (source, specials) = prepare(name, &specials, |_| true)?;
+    Ok(standing_alone(source, &specials))
+}
+
+/// The source with our variable written out.
+pub(super) fn standing_alone(source: &str, specials: &BTreeMap<String, String>) -> String {
     let end = specials.get("end_of_turn").map(String::as_str).unwrap_or_default();
     let quoted = format!("'{}'", end.replace('\\', "\\\\").replace('\'', "\\'"));
-    Ok(source.replace("end_of_turn -}}", &format!("{quoted} -}}}}")).replace("end_of_turn +", &format!("{quoted} +")))
+    source.replace("end_of_turn -}}", &format!("{quoted} -}}}}")).replace("end_of_turn +", &format!("{quoted} +"))
 }
 
 /// The source, and the specials with `end_of_turn` among them.

@@ -224,7 +224,8 @@ pub(crate) fn open_parts(
     Ok((parts, (!weights.is_empty()).then_some(weights)))
 }
 
-fn shape_of(source: &Source, options: &Options) -> Result<Shape, DataError> {
+/// What the rows of a source are, told from the first of them.
+pub fn shape_of(source: &Source, options: &Options) -> Result<Shape, DataError> {
     let first: Vec<Result<Row, DataError>> = source.all().take(ROWS_TO_TELL).collect();
     if first.is_empty() {
         return Err(DataError::Empty { files: source.name() });

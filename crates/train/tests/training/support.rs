@@ -44,7 +44,7 @@ pub fn recipe(lora: Option<Lora>) -> Recipe {
 }
 
 pub fn spec(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
-    Spec { model, recipe, sequences, max_length, goal: Goal::Fastest, pins: Pins::default(), seed: 7 }
+    Spec { model, recipe, sequences, tokens: None, max_length, goal: Goal::Fastest, pins: Pins::default(), seed: 7 }
 }
 
 /// Set to a card's number, such as `0`, everything here runs on that card instead of the CPU.

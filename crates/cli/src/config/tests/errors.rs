@@ -55,7 +55,7 @@ fn wrong_types() {
     check(
         "model: tiny\ndata: train.jsonl\n",
         "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, max_length, \
-         overlong, shuffle, tokenizer, mode, cache, buffer, bad_rows, not `train.jsonl`",
+         overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
     );
     check(
         "model: tiny\ndata: {shuffle: yes}\n",
@@ -92,6 +92,36 @@ fn wrong_types() {
         "model: tiny\nseed:\n",
         "error: run.yaml:2:5: `seed` has no value\n\
          hint: it must be a whole number of at least 0",
+    );
+}
+
+#[test]
+fn sources_with_weights() {
+    let check = |train: &str, expected: &str| check(&format!("model: tiny\ndata:\n  train: {train}\n"), expected);
+    check(
+        "[{path: a.jsonl, weight: 2}, b.jsonl]",
+        "error: run.yaml:3:39: `data.train[1]` has no weight, but 1 of the 2 sources have one\n\
+         hint: give every source a weight, as in {path: a.jsonl, weight: 2}, or none",
+    );
+    check(
+        "[{path: a.jsonl, weight: 0}]",
+        "error: run.yaml:3:35: `data.train[0].weight` must be a number above 0, not `0`",
+    );
+    check(
+        "[{path: a.jsonl, wieght: 1}]",
+        "error: run.yaml:3:27: unknown key `data.train[0].wieght`\n\
+         hint: did you mean `data.train[0].weight`?\n\
+         hint: allowed under `data.train[0]`: path, weight",
+    );
+    check("[{weight: 1}]", "error: run.yaml:3:11: `data.train[0].path` is missing\nhint: it must be a text");
+    check("[[a]]", "error: run.yaml:3:11: `data.train[0]` must be a path or {path, weight}, not `[a]`");
+    check(
+        "{path: a}",
+        "error: run.yaml:3:10: `data.train` must be a path, a list of paths or a list of {path, weight}, not a mapping",
+    );
+    check(
+        "[]",
+        "error: run.yaml:3:10: `data.train` must be a path, a list of paths or a list of {path, weight}, not `[]`",
     );
 }
 

@@ -89,7 +89,7 @@ save: {every: 500, keep: 2, best: loss}
 seed: 42
 ";
     let run = parse(text).unwrap().run;
-    assert_eq!(run.data.train, ["data/train.jsonl"]);
+    assert_eq!(run.data.train, [SourceEntry { path: "data/train.jsonl".into(), weight: None }]);
     assert_eq!(run.schedule.warmup, Extent::Fraction(0.1));
     assert_eq!(run.clip, Some(1.0));
     assert_eq!(run.save.best.as_deref(), Some("loss"));

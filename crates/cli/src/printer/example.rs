@@ -1,0 +1,86 @@
+//! An example for people to look at: what of it is learnt stands between ⟦ and ⟧, or in colour.
+
+/// A run of text, all of it learnt or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub text: String,
+    pub learnt: bool,
+}
+
+/// Texts, each with a line above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExampleText(pub Vec<(String, Vec<Piece>)>);
+
+/// Characters of a piece that are shown, the last third of them from its end.
+const PIECE_CHARS_MAX: usize = 240;
+/// Pieces of a text that are shown.
+const PIECES_MAX: usize = 8;
+
+impl ExampleText {
+    pub(super) fn render(&self, colour: bool) -> String {
+        let text = |(lead, pieces): &(String, Vec<Piece>)| {
+            let shown: String = pieces.iter().take(PIECES_MAX).map(|piece| mark(piece, colour)).collect();
+            let more = if pieces.len() > PIECES_MAX { " …" } else { "" };
+            format!("{lead}\n  {shown}{more}")
+        };
+        self.0.iter().map(text).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn mark(piece: &Piece, colour: bool) -> String {
+    let text = visible(&shortened(&piece.text));
+    match (piece.learnt, colour) {
+        (false, _) => text,
+        (true, false) => format!("⟦{text}⟧"),
+        (true, true) => format!("\x1b[1;32m{text}\x1b[0m"),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= PIECE_CHARS_MAX {
+        return text.to_owned();
+    }
+    let tail = PIECE_CHARS_MAX / 3;
+    let begin: String = text.chars().take(PIECE_CHARS_MAX - tail).collect();
+    let end: String = text.chars().skip(count - tail).collect();
+    format!("{begin} … {end}")
+}
+
+/// On one line, and with nothing in it that a terminal would obey.
+fn visible(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' => '↵',
+        '\t' => '⇥',
+        c if c.is_control() => '\u{FFFD}',
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(text: &str, learnt: bool) -> Piece {
+        Piece { text: text.to_owned(), learnt }
+    }
+
+    #[test]
+    fn what_is_learnt_can_be_seen() {
+        let example = ExampleText(vec![("first:".to_owned(), vec![piece("1\n+\x1b[2J", false), piece("2", true)])]);
+        assert_eq!(example.render(false), "first:\n  1↵+\u{FFFD}[2J⟦2⟧");
+        assert_eq!(example.render(true), "first:\n  1↵+\u{FFFD}[2J\x1b[1;32m2\x1b[0m");
+    }
+
+    #[test]
+    fn long_texts_keep_both_ends() {
+        let text = format!("{}b", "a".repeat(10_000));
+        let shown = shortened(&text);
+        assert_eq!(shown.chars().count(), PIECE_CHARS_MAX + " … ".chars().count());
+        assert!(shown.starts_with("aaa") && shown.ends_with("ab"));
+        let many = vec![piece("x", false); 100];
+        let rendered = ExampleText(vec![("lead".to_owned(), many)]).render(false);
+        assert_eq!(rendered, format!("lead\n  {} …", "x".repeat(PIECES_MAX)));
+    }
+}

@@ -1,0 +1,124 @@
+//! What a run says about its data, mixtures, and batches in tokens.
+
+use crate::support::World;
+
+fn said(world: &World, args: &[&str]) -> String {
+    world.run(&[&["train", "run.yaml"], args].concat()).ok().stderr
+}
+
+#[test]
+fn a_run_says_what_its_rows_are_and_shows_the_first() {
+    let world = World::new();
+    let told = said(&world, &["--out", "a"]);
+    for line in [
+        "rows of train.jsonl are taken for prompt-response: columns prompt, response",
+        "data: memory, because the tokenised data takes about 0.0 MiB, little enough to hold",
+        "first example, ",
+    ] {
+        assert_eq!(told.lines().filter(|l| l.starts_with(line)).count(), 1, "{line}\n{told}");
+    }
+    let mut lines = told.lines().skip_while(|line| !line.starts_with("first example"));
+    assert!(lines.next().is_some_and(|line| line.contains("of them learnt")), "{told}");
+    let example = lines.next().unwrap_or_default();
+    assert!(example.contains("1 and 1?") && example.contains("⟦2"), "{example}");
+    assert!(example.trim_end().ends_with('⟧'), "{example}");
+    assert!(told.contains("first update: 4 sequences, "), "{told}");
+    assert!(told.contains("training data: 24 sequences, "), "{told}");
+    assert!(!told.contains('\x1b') && !told.contains('\r'), "nothing is coloured or redrawn");
+    assert!(world.text("a/log.txt").contains(example), "the log has it too");
+}
+
+#[test]
+fn a_cache_is_named_and_the_reason_told() {
+    let world = World::new();
+    let told = said(&world, &["--out", "a", "--set", "data.mode=cached", "--set", "data.cache=kept"]);
+    assert!(told.contains("data: cached in kept, because data.mode says so"), "{told}");
+    assert_eq!(world.names("kept").len(), 1);
+}
+
+#[test]
+fn a_pair_is_shown_with_both_sides() {
+    let world = World::new();
+    let rows: String =
+        (0..8).map(|i| format!("{{\"prompt\": \"q{i}\", \"chosen\": \"good\", \"rejected\": \"bad\"}}\n")).collect();
+    world.write("train.jsonl", rows);
+    world.edit("run.yaml", "max_length: 32", "max_length: 48");
+    world.edit("run.yaml", "micro_batch_tokens: 64", "micro_batch_tokens: 192");
+    let told = said(&world, &["--out", "a", "--set", "task=reward"]);
+    assert!(told.contains("taken for pairs: columns prompt, chosen, rejected"), "{told}");
+    assert!(told.contains("first pair, the preferred side") && told.contains("the other side"), "{told}");
+    assert!(!told.contains('⟦'), "no token bears loss of its own: {told}");
+}
+
+/// Two files whose rows have different lengths, so that tokens tell where sequences came from.
+fn mixed() -> World {
+    let world = World::new();
+    world.write("short.jsonl", "{\"text\": \"a\"}\n".repeat(10));
+    world.write("long.jsonl", "{\"text\": \"abcdefghijk\"}\n".repeat(30));
+    world
+}
+
+#[test]
+fn sources_come_in_the_shares_of_their_weights() {
+    let world = mixed();
+    let train = "data.train=[{path: short.jsonl, weight: 3}, {path: long.jsonl, weight: 1}]";
+    let mut sums = Vec::new();
+    for mode in ["memory", "cached", "streaming"] {
+        let mode_set = format!("data.mode={mode}");
+        let told = said(
+            &world,
+            &["--out", mode, "--steps", "16", "--set", "batch.sequences=64", "--set", train, "--set", &mode_set],
+        );
+        assert!(told.contains("rows of short.jsonl are taken for text: column text"), "{told}");
+        assert!(told.contains("rows of long.jsonl are taken for text: column text"), "{told}");
+        let steps: Vec<_> = world.metrics(mode).into_iter().filter(|line| line.get("tokens").is_some()).collect();
+        let sum = |key: &str| steps.iter().map(|step| step[key].as_u64().unwrap()).sum::<u64>();
+        sums.push((sum("sequences"), sum("tokens")));
+    }
+    // A letter and its end, or eleven letters and an end: 1,024 sequences, a quarter of them long.
+    assert_eq!(sums, [(1024, 768 * 2 + 256 * 12); 3]);
+}
+
+#[test]
+fn weights_are_kept_in_the_resolved_run() {
+    let world = mixed();
+    let train = "data.train=[{path: short.jsonl, weight: 3}, {path: long.jsonl, weight: 1}]";
+    said(&world, &["--out", "a", "--set", train]);
+    world.run(&["train", "a/run.yaml", "--quiet", "--out", "b"]).ok();
+    assert_eq!(world.losses("a"), world.losses("b"));
+}
+
+#[test]
+fn a_batch_in_tokens_takes_what_fits() {
+    let world = World::new();
+    let told = said(&world, &["--out", "a", "--set", "batch={tokens: 150}", "--set", "schedule={epochs: 2}"]);
+    assert!(told.contains("at most 150 tokens, 4 sequences or more"), "{told}");
+    let steps: Vec<_> = world.metrics("a").into_iter().filter(|line| line.get("tokens").is_some()).collect();
+    let of = |key: &str| steps.iter().map(|step| step[key].as_u64().unwrap()).collect::<Vec<_>>();
+    let longest = 32;
+    assert!(of("tokens").iter().all(|&tokens| tokens <= 150 && tokens > 150 - longest), "{:?}", of("tokens"));
+    assert!(of("sequences").iter().all(|&sequences| sequences >= 4), "{:?}", of("sequences"));
+    // Two epochs of 24 rows, give or take what one update has.
+    let sequences: u64 = of("sequences").iter().sum();
+    assert!(sequences.abs_diff(48) <= of("sequences")[0], "{:?}", of("sequences"));
+    // The same updates under another plan.
+    let args = ["--out", "b", "--set", "batch={tokens: 150}", "--set", "plan.micro_batch_tokens=32"];
+    said(&world, &[&args[..], &["--set", "schedule={epochs: 2}"]].concat());
+    let other: Vec<_> = world.metrics("b").into_iter().filter(|line| line.get("tokens").is_some()).collect();
+    assert_eq!(other.iter().map(|step| step["sequences"].as_u64().unwrap()).collect::<Vec<_>>(), of("sequences"));
+}
+
+#[test]
+fn a_batch_in_tokens_of_pairs() {
+    let world = World::new();
+    let rows: String =
+        (0..12).map(|i| format!("{{\"prompt\": \"q{i}\", \"chosen\": \"good\", \"rejected\": \"bad\"}}\n")).collect();
+    world.write("train.jsonl", rows);
+    world.edit("run.yaml", "max_length: 32", "max_length: 48");
+    world.edit("run.yaml", "micro_batch_tokens: 64", "micro_batch_tokens: 96");
+    let told = said(&world, &["--out", "a", "--set", "task=reward", "--set", "batch={tokens: 200}"]);
+    assert!(told.contains("at most 200 tokens, 4 sequences or more"), "{told}");
+    for step in world.metrics("a").into_iter().filter(|line| line.get("tokens").is_some()) {
+        assert!(step["tokens"].as_u64().unwrap() <= 200 && step["sequences"].as_u64().unwrap() % 2 == 0, "{step}");
+    }
+}
