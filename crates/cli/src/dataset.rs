@@ -101,18 +101,17 @@ pub fn open(here: &Surroundings<'_>, model: &Model) -> Result<RunData, Failure> 
     let keeper = Keeper { here, tokenizer: &tokenizer };
     let taken_for = told::taken_for(&data.train, &options)?;
     let train_options = Options { hold_out: hold(false), ..options };
-    let (train, kept) = keeper.keep(&data.train, &train_options, true).map_err(|error| weights(error, resolved))?;
+    let (train, kept) =
+        keeper.keep(keep::sources(&data.train)?, &train_options, true).map_err(|error| weights(error, resolved))?;
     let eval = match (data.eval_split, data.eval.is_empty()) {
         (Some(_), _) => {
-            // Held-out rows are evaluated once each: weights say nothing about them.
-            let sources: Vec<SourceEntry> =
-                data.train.iter().map(|s| SourceEntry { weight: None, ..s.clone() }).collect();
-            held_out(keeper.keep(&sources, &Options { hold_out: hold(true), ..options }, false))?
+            let sources = keep::without_weights(keep::sources(&data.train)?);
+            held_out(keeper.keep(sources, &Options { hold_out: hold(true), ..options }, false))?
         }
         (None, false) => {
             let sources: Vec<SourceEntry> =
                 data.eval.iter().map(|path| SourceEntry { path: path.clone(), weight: None }).collect();
-            Some(keeper.keep(&sources, &options, false)?.0)
+            Some(keeper.keep(keep::sources(&sources)?, &options, false)?.0)
         }
         (None, true) => None,
     };

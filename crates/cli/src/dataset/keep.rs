@@ -39,12 +39,16 @@ pub fn sources(entries: &[SourceEntry]) -> Result<Vec<Weighted>, DataError> {
     entries.iter().map(weighted).collect()
 }
 
+/// The same sources for a pass over all rows. They stay apart, so that the rows held out are those training leaves out.
+pub fn without_weights(sources: Vec<Weighted>) -> Vec<Weighted> {
+    sources.into_iter().map(|weighted| Weighted::alone(weighted.source)).collect()
+}
+
 impl Keeper<'_> {
     /// `timed`: whether the run's length may depend on how many groups there are.
-    pub fn keep(&self, entries: &[SourceEntry], options: &Options, timed: bool) -> Result<(Dataset, Kept), DataError> {
+    pub fn keep(&self, sources: Vec<Weighted>, options: &Options, timed: bool) -> Result<(Dataset, Kept), DataError> {
         let run = &self.here.resolved.run;
         let folder = self.folder();
-        let sources = sources(entries)?;
         let limits = Limits { host_bytes: self.here.host_bytes, folder: &folder };
         let asked = "data.mode says so".to_owned();
         let (sources, mode, why) = match run.data.mode {
