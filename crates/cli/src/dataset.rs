@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use keep::Keeper;
 use plimsoll_data::{
-    Amount, BadRows, Capacity, DataError, Dataset, Format, HoldOut, Mode, Options, OverLong, Row, Task, Tokenizer,
-    quickstart,
+    Amount, BadRows, Capacity, DataError, Dataset, Encoder, Format, HoldOut, Mode, Options, OverLong, Row, Shape, Task,
+    Tokenizer, quickstart,
 };
 use plimsoll_train::{Model, data_bytes};
 
@@ -101,22 +101,21 @@ pub fn open(here: &Surroundings<'_>, model: &Model) -> Result<RunData, Failure> 
     let keeper = Keeper { here, tokenizer: &tokenizer };
     let taken_for = told::taken_for(&data.train, &options)?;
     let train_options = Options { hold_out: hold(false), ..options };
-    let (train, kept) = keeper.keep(&data.train, &train_options, true).map_err(|error| weights(error, resolved))?;
+    let (train, kept) =
+        keeper.keep(keep::sources(&data.train)?, &train_options, true).map_err(|error| weights(error, resolved))?;
     let eval = match (data.eval_split, data.eval.is_empty()) {
         (Some(_), _) => {
-            // Held-out rows are evaluated once each: weights say nothing about them.
-            let sources: Vec<SourceEntry> =
-                data.train.iter().map(|s| SourceEntry { weight: None, ..s.clone() }).collect();
-            held_out(keeper.keep(&sources, &Options { hold_out: hold(true), ..options }, false))?
+            let sources = keep::without_weights(keep::sources(&data.train)?);
+            held_out(keeper.keep(sources, &Options { hold_out: hold(true), ..options }, false))?
         }
         (None, false) => {
             let sources: Vec<SourceEntry> =
                 data.eval.iter().map(|path| SourceEntry { path: path.clone(), weight: None }).collect();
-            Some(keeper.keep(&sources, &options, false)?.0)
+            Some(keeper.keep(keep::sources(&sources)?, &options, false)?.0)
         }
         (None, true) => None,
     };
-    let tokenizer_files = kept_files(tokenizer_files(folder)?, &tokenizer, resolved);
+    let tokenizer_files = kept_files(tokenizer_files(folder)?, &tokenizer, train.summary().shape, resolved)?;
     Ok(RunData { tokenizer, tokenizer_files, train, eval, mode: kept.mode, kept: kept.told, taken_for })
 }
 
@@ -159,11 +158,11 @@ fn options(resolved: &Resolved) -> Options {
     let mut options = Options::new(task, run.data.max_length as usize);
     options.format = match run.data.format {
         DataFormat::Auto => Format::Auto,
-        DataFormat::Text => Format::As(plimsoll_data::Shape::Text),
-        DataFormat::PromptResponse => Format::As(plimsoll_data::Shape::PromptResponse),
-        DataFormat::Messages => Format::As(plimsoll_data::Shape::Messages),
-        DataFormat::Conversations => Format::As(plimsoll_data::Shape::Conversations),
-        DataFormat::Pairs => Format::As(plimsoll_data::Shape::Pairs),
+        DataFormat::Text => Format::As(Shape::Text),
+        DataFormat::PromptResponse => Format::As(Shape::PromptResponse),
+        DataFormat::Messages => Format::As(Shape::Messages),
+        DataFormat::Conversations => Format::As(Shape::Conversations),
+        DataFormat::Pairs => Format::As(Shape::Pairs),
     };
     options.over_long = match run.data.overlong {
         Overlong::Error => OverLong::Error,
@@ -189,19 +188,30 @@ fn built_in(resolved: &Resolved, options: &Options) -> Result<RunData, Failure> 
     let train = dataset(rows)?;
     let eval = dataset(quickstart::eval_rows(resolved.run.seed))?;
     let files = quickstart::tokenizer_files().map(|(name, text)| (name.to_owned(), text.into_bytes()));
-    let tokenizer_files = kept_files(files.to_vec(), &tokenizer, resolved);
+    let tokenizer_files = kept_files(files.to_vec(), &tokenizer, train.summary().shape, resolved)?;
     let kept = "data: memory, because it comes with the program".to_owned();
     let taken_for = shape.into_iter().map(|shape| format!("rows of {BUILT_IN} are taken for {shape}")).collect();
     Ok(RunData { tokenizer, tokenizer_files, train, eval: Some(eval), mode: Mode::Memory, kept, taken_for })
 }
 
-/// With the template that was chosen: whoever asks the trained model has to write as it was taught.
-fn kept_files(mut files: Vec<(String, Vec<u8>)>, tokenizer: &Tokenizer, resolved: &Resolved) -> Vec<(String, Vec<u8>)> {
-    if let Some(template) = tokenizer.chat_template().filter(|_| resolved.run.data.template != AUTO) {
+/// With the template that was chosen, or taken because there was none: whoever asks the trained model has to write as it
+/// was taught.
+fn kept_files(
+    mut files: Vec<(String, Vec<u8>)>,
+    tokenizer: &Tokenizer,
+    shape: Shape,
+    resolved: &Resolved,
+) -> Result<Vec<(String, Vec<u8>)>, DataError> {
+    let own = resolved.run.data.template == AUTO && tokenizer.chat_template().is_some();
+    // A reward model's pairs may be plain texts, and it answers nobody.
+    if own || shape == Shape::Pairs {
+        return Ok(files);
+    }
+    if let Some(template) = Encoder::new(tokenizer, shape)?.template() {
         files.retain(|(name, _)| name != TEMPLATE_FILE);
         files.push((TEMPLATE_FILE.to_owned(), template.source().as_bytes().to_vec()));
     }
-    files
+    Ok(files)
 }
 
 fn tokenizer_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {

@@ -14,7 +14,9 @@ mod build;
 mod key;
 mod layout;
 mod reader;
+mod sweep;
 
 pub(crate) use build::build_or_open;
 pub(crate) use key::{file_name, key};
 pub(crate) use reader::{CacheFile, CacheReader, reader_bytes};
+pub use sweep::{Swept, sweep_cache};

@@ -54,7 +54,7 @@ impl<'a> Encoder<'a> {
 
     pub fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
         let (tokenizer, at) = (self.tokenizer, &row.at);
-        let template = tokenizer.chat_template().or(self.fallback.as_ref());
+        let template = self.template();
         let one = match (self.shape.read(row)?, template) {
             (Sample::Pair(preference), _) => {
                 return pairs::encode(&preference, tokenizer, self.fallback.as_ref(), at).map(EncodedRow::Pair);
@@ -71,6 +71,11 @@ impl<'a> Encoder<'a> {
             (Sample::Messages { .. }, None) => Err(no_eos(tokenizer)),
         };
         one.map(EncodedRow::One)
+    }
+
+    /// What conversations go through: the tokenizer's template, or one of ours where it has none and the rows need one.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.tokenizer.chat_template().or(self.fallback.as_ref())
     }
 
     /// The row as it will be trained, for people to look at: what bears loss and what does not. One list of pieces, or

@@ -36,6 +36,7 @@ mod update;
 mod vocabulary;
 mod walk;
 
+pub use cache::{Swept, sweep_cache};
 pub use chat::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use choose::{Choice, Limits, Mode, choose};
 pub use dataset::{Dataset, HoldOut, Options, OverLong, Progress, Task, Weighted, shape_of};

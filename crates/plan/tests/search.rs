@@ -21,6 +21,7 @@ struct Ask {
     recipe: Recipe,
     device: DeviceProfile,
     sequences: usize,
+    tokens: Option<usize>,
     max_length: usize,
 }
 
@@ -31,6 +32,7 @@ impl Ask {
             recipe: decoders::full(),
             device: known_device(device).expect("in the table"),
             sequences: 12,
+            tokens: None,
             max_length: 256,
         }
     }
@@ -39,7 +41,7 @@ impl Ask {
         let recipe = Recipe { compute: DType::BF16, master: true, ..recipe };
         let config = preset(name).expect("a preset").expect("valid");
         let device = known_device(device).expect("in the table");
-        Self { config, recipe, device, sequences: 8, max_length: 512 }
+        Self { config, recipe, device, sequences: 8, tokens: None, max_length: 512 }
     }
 
     fn with_pins(&self, bytes: u64, goal: Goal, pins: Pins) -> Result<Chosen, PlanError> {
@@ -48,7 +50,7 @@ impl Ask {
         plan(&Request {
             build: &build,
             sequences: self.sequences,
-            tokens: None,
+            tokens: self.tokens,
             group: self.recipe.head.group(),
             max_length: self.max_length,
             device: &self.device,
@@ -242,6 +244,20 @@ fn the_lowest_plan_is_below_every_other() {
             }
         }
     }
+}
+
+#[test]
+fn an_update_in_tokens_has_room_for_short_sequences() {
+    let in_sequences = Ask { sequences: 12, ..Ask::small("RTX 3060") };
+    let in_tokens = Ask { tokens: Some(12 * 256 + 100), ..Ask::small("RTX 3060") };
+    let [exact, open] = [&in_sequences, &in_tokens].map(|ask| ask.plan(PLENTY, Goal::Fastest).expect("fits"));
+    assert!(!exact.report.effective_batch.in_tokens && open.report.effective_batch.in_tokens);
+    assert_eq!(open.report.effective_batch.tokens_max, 12 * 256 + 100);
+    // The same micro-batches, as for twelve sequences of the greatest length.
+    assert_eq!(open.report.micro_batch_tokens, exact.report.micro_batch_tokens);
+    assert_eq!(open.report.accumulation, exact.report.accumulation);
+    let full = open.report.micro_batch_tokens / 256;
+    assert!(open.batch.sequences >= 16 * full + full, "{:?}", open.batch);
 }
 
 #[test]

@@ -146,3 +146,19 @@ pub fn prepare(
     let session = Session::start(spec, backend, &chosen, built, paranoid)?;
     Ok(Prepared { session, chosen })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_always_room_to_fill_a_micro_batch_up() {
+        for (tokens, max_length, group) in [(64usize, 32, 1), (65, 32, 1), (96, 48, 2), (100, 16, 2)] {
+            let filling = group * tokens.div_ceil(max_length);
+            for own in (1..20).map(|n| n * group) {
+                let taken = capacity(BatchShape { tokens, sequences: own + filling, max_length }, group);
+                assert_eq!((taken.tokens, taken.sequences), (tokens, own));
+            }
+        }
+    }
+}

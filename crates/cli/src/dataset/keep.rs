@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_data::{DataError, Dataset, Limits, Mode, Options, Progress, Source, Tokenizer, Weighted, choose};
+use plimsoll_data::{
+    DataError, Dataset, Limits, Mode, Options, Progress, Source, Swept, Tokenizer, Weighted, choose, sweep_cache,
+};
 
 use super::Surroundings;
 use crate::config::{Budget, DataMode, Length, SourceEntry};
-use crate::printer::{Printer, duration};
+use crate::printer::{Printer, bytes, duration};
 
 /// The folder beside the run in which tokenised data is kept.
 const CACHE_FOLDER: &str = "token-cache";
@@ -37,12 +39,16 @@ pub fn sources(entries: &[SourceEntry]) -> Result<Vec<Weighted>, DataError> {
     entries.iter().map(weighted).collect()
 }
 
+/// The same sources for a pass over all rows. They stay apart, so that the rows held out are those training leaves out.
+pub fn without_weights(sources: Vec<Weighted>) -> Vec<Weighted> {
+    sources.into_iter().map(|weighted| Weighted::alone(weighted.source)).collect()
+}
+
 impl Keeper<'_> {
     /// `timed`: whether the run's length may depend on how many groups there are.
-    pub fn keep(&self, entries: &[SourceEntry], options: &Options, timed: bool) -> Result<(Dataset, Kept), DataError> {
+    pub fn keep(&self, sources: Vec<Weighted>, options: &Options, timed: bool) -> Result<(Dataset, Kept), DataError> {
         let run = &self.here.resolved.run;
         let folder = self.folder();
-        let sources = sources(entries)?;
         let limits = Limits { host_bytes: self.here.host_bytes, folder: &folder };
         let asked = "data.mode says so".to_owned();
         let (sources, mode, why) = match run.data.mode {
@@ -58,7 +64,11 @@ impl Keeper<'_> {
         let mut observe = |progress: &Progress| shown.tell(progress);
         let dataset = match mode {
             Mode::Memory => Dataset::in_memory(sources, self.tokenizer, options, &mut observe)?,
-            Mode::Cached => Dataset::cached(sources, self.tokenizer, options, &folder, &mut observe)?,
+            Mode::Cached => {
+                let cached = Dataset::cached(sources, self.tokenizer, options, &folder, &mut observe)?;
+                self.sweep(&folder);
+                cached
+            }
             Mode::Streamed => {
                 let buffer = match run.data.buffer {
                     // The order depends on it, so it must not depend on what happens to be free.
@@ -74,6 +84,14 @@ impl Keeper<'_> {
         shown.finish();
         let place = if mode == Mode::Cached { format!(" in {}", folder.display()) } else { String::new() };
         Ok((dataset, Kept { mode, told: format!("data: {mode}{place}, because {why}") }))
+    }
+
+    fn sweep(&self, folder: &Path) {
+        let Swept { files, bytes: freed } = sweep_cache(folder);
+        if files > 0 {
+            let (folder, freed) = (folder.display(), bytes(freed));
+            self.here.printer.note(format!("removed {files} caches of {freed} from {folder}, unused for 30 days"));
+        }
     }
 
     fn folder(&self) -> PathBuf {

@@ -122,3 +122,30 @@ fn a_batch_in_tokens_of_pairs() {
         assert!(step["tokens"].as_u64().unwrap() <= 200 && step["sequences"].as_u64().unwrap() % 2 == 0, "{step}");
     }
 }
+
+#[test]
+fn held_out_rows_of_a_mixture_are_those_it_is_not_trained_on() {
+    let world = World::new();
+    // Every row has a length of its own, so that sums tell whether one is in both or in neither.
+    let row = |length: usize| format!("{{\"text\": \"{}\"}}\n", "a".repeat(length));
+    world.write("one.jsonl", (1..13).map(row).collect::<String>());
+    world.write("two.jsonl", (13..25).map(row).collect::<String>());
+    let train = "train: [{path: one.jsonl, weight: 1}, {path: two.jsonl, weight: 2}]";
+    for mode in ["memory", "cached", "streaming"] {
+        let data = format!("data={{{train}, eval_split: 0.25, max_length: 32, mode: {mode}}}");
+        let epochs = ["--set", "schedule={epochs: 1}"];
+        let told = said(&world, &[&["--out", mode, "--set", &data][..], &epochs].concat());
+        let kept = figures(&told, "training data: ");
+        let evals: Vec<_> = world.metrics(mode).into_iter().filter(|line| line.get("eval").is_some()).collect();
+        let held = |key: &str| evals[0]["eval"][key].as_u64().unwrap();
+        assert_eq!(kept[0] + held("sequences"), 24, "{mode}: {told}");
+        // A text of n letters and its end has n tokens that are learnt.
+        assert_eq!(kept[2] + held("tokens"), (1..25).sum::<u64>(), "{mode}: {told}");
+    }
+}
+
+/// The numbers of the line that begins so.
+fn figures(told: &str, begin: &str) -> Vec<u64> {
+    let line = told.lines().find_map(|line| line.strip_prefix(begin)).unwrap_or_else(|| panic!("{begin}: {told}"));
+    line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}

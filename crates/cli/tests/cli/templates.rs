@@ -32,6 +32,23 @@ fn a_template_decides_what_is_learnt_and_stays_with_the_model() {
 }
 
 #[test]
+fn the_template_taken_where_there_is_none_stays_with_the_model_too() {
+    let world = World::new();
+    world.write("train.jsonl", format!("{CONVERSATION}\n").repeat(8));
+    world.edit("run.yaml", "max_length: 32", "max_length: 64");
+    world.edit("run.yaml", "micro_batch_tokens: 64", "micro_batch_tokens: 128");
+    let mut config = world.json("model/tokenizer_config.json");
+    config.as_object_mut().unwrap().remove("chat_template");
+    world.write("model/tokenizer_config.json", config.to_string());
+    train(&world, "bare", "auto");
+    assert!(world.text("bare/final/chat_template.jinja").contains("<|im_start|>"));
+    world.edit("run.yaml", "model: model", "model: bare/final");
+    train(&world, "own", "auto");
+    train(&world, "named", "chatml");
+    assert_eq!(world.losses("own"), world.losses("named"));
+}
+
+#[test]
 fn a_template_that_is_not_there_is_refused() {
     let world = World::new();
     world.write("bad.jinja", "{% for %}");

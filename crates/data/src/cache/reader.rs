@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::layout::{BLOCK_BYTES, BLOCK_ENTRIES, HEADER_BYTES, Header, block_is_sound, checksum, entry_in};
+use super::sweep::touch;
 use crate::error::DataError;
 use crate::record::{self, Entry, Width};
 
@@ -46,6 +47,7 @@ impl CacheFile {
         }
         let cache = Self { path: path.to_owned(), file, header };
         cache.check_index()?;
+        touch(&cache.file);
         Ok(cache)
     }
 

@@ -1,9 +1,12 @@
 //! The cache: made once, used again, made anew when it is not what it should be.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use plimsoll_data::{Amount, DataError, Dataset, Feed, Options, OverLong, Progress, Task, Tokenizer};
+use plimsoll_data::{
+    Amount, DataError, Dataset, Feed, Options, OverLong, Progress, Swept, Task, Tokenizer, sweep_cache,
+};
 use serde_json::json;
 
 use crate::fed::{MAX_LENGTH, feed_options, numbered, source, write_files};
@@ -168,6 +171,40 @@ fn what_a_killed_run_left_is_taken_over() {
     fs::write(file.with_extension("building"), &half[..half.len() / 2]).expect("writes");
     assert!(world.open().1);
     assert_eq!(world.file(), file);
+}
+
+#[test]
+fn caches_that_nobody_uses_are_swept() {
+    let world = World::new();
+    world.open();
+    let used = world.file();
+    let options = Options::new(Task::Sft, 15);
+    world.open_with(&plain_tokenizer(), &options);
+    let age = |path: &Path, days: u64| {
+        let then = SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60);
+        fs::File::options().write(true).open(path).expect("opens").set_modified(then).expect("is ours");
+    };
+    let other = world.names().into_iter().map(|name| world.cache().join(name)).find(|path| *path != used);
+    let other = other.expect("a second one");
+    let bytes = fs::metadata(&other).expect("is there").len();
+    // Not ours: another name, or another content.
+    for (name, content) in [("notes.txt", "x"), ("0123.tokens", "x")] {
+        fs::write(world.cache().join(name), content).expect("writes");
+        age(&world.cache().join(name), 100);
+    }
+    fs::copy(&other, world.cache().join("copy.tokens")).expect("copies");
+    age(&world.cache().join("copy.tokens"), 100);
+    age(&used, 100);
+    age(&other, 29);
+    // Whoever opens a cache uses it.
+    assert!(!world.open().1);
+    assert_eq!(sweep_cache(&world.cache()), Swept::default());
+    age(&other, 31);
+    assert_eq!(sweep_cache(&world.cache()), Swept { files: 1, bytes });
+    assert!(!other.exists());
+    assert_eq!(world.names().len(), 4, "{:?}", world.names());
+    assert!(!world.open().1, "the one in use is there");
+    assert_eq!(sweep_cache(&world.cache().join("not there")), Swept::default());
 }
 
 #[test]
