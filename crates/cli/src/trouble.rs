@@ -79,13 +79,18 @@ impl From<PlanError> for Failure {
         let mib = (needed_bytes + slack_bytes).div_ceil(1 << 20);
         let parts: Vec<String> =
             largest.iter().take(4).map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
-        Failure::does_not_fit(format!(
+        let of_data = largest.iter().find(|(name, _)| *name == "data").map_or(0, |(_, size)| *size);
+        let mut failure = Failure::does_not_fit(format!(
             "does not fit: the smallest plan needs {} of {memory} memory, the budget is {}",
             bytes(needed_bytes),
             bytes(budget_bytes)
         ))
         .hint(format!("the smallest budget that works is {flag} {mib}MiB"))
         .hint(format!("it consists of {}", parts.join(", ")))
-        .hint("a smaller model, method: lora, or a shorter data.max_length need less")
+        .hint("a smaller model, method: lora, or a shorter data.max_length need less");
+        if of_data > needed_bytes / 4 {
+            failure = failure.hint("data.mode: cached, or a smaller data.buffer, need less for data");
+        }
+        failure
     }
 }

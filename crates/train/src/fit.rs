@@ -63,6 +63,8 @@ pub struct Outcome {
     pub data_wait_share: f64,
     /// The share of the micro-batches' token slots that held a token.
     pub fill_rate: f64,
+    /// Tokens that an update computed on average: those it had, or all token slots where micro-batches are filled up.
+    pub computed_tokens: f64,
     pub saved: PathBuf,
 }
 
@@ -93,6 +95,7 @@ pub fn fit(
         tokens_per_s: 0.0,
         data_wait_share: 0.0,
         fill_rate: 1.0,
+        computed_tokens: 0.0,
         saved: folder_of(&watch),
     };
     if task.eval_every.is_some() {
@@ -157,6 +160,8 @@ pub fn fit(
     outcome.tokens_per_s = tokens_done as f64 / f64::max(seconds_done, 1e-9);
     outcome.data_wait_share = waiting.share();
     outcome.fill_rate = tokens_done as f64 / f64::max(slots_done, 1.0);
+    let filled_up = session.executor().backend().fixed_shape();
+    outcome.computed_tokens = if filled_up { slots_done } else { tokens_done as f64 } / outcome.steps.max(1) as f64;
     outcome.saved = if outcome.interrupted {
         save(session, task, &Reached { step: outcome.steps, best, cursor: &cursor }, &mut watch)?
     } else {

@@ -79,7 +79,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let measured = Measured { host_bytes: Some(peak_resident_bytes()), gpu_bytes: gpu_used.map(|used| used.bytes) };
     log.note(&tables::memory(&report, measured));
     tables::overrun(&report, measured).iter().for_each(|warning| log.note(warning));
-    log.note(&tables::speed(report.predicted.step_ms, outcome.step_ms));
+    log.note(&tables::speed(predicted_ms(&outcome, &report), outcome.step_ms));
     // Whoever interrupts does not want to wait for answers.
     let asked = if outcome.interrupted { None } else { resolved.run.eval.samples };
     let samples = samples(&mut prepared.session, &data, asked.unwrap_or(0) as usize)?;
@@ -224,6 +224,12 @@ fn answered_exactly(samples: &[Sample]) -> usize {
     samples.iter().filter(|s| s.answer == s.expected).count()
 }
 
+/// What an update should have taken: the plan speaks of one whose sequences all have their full length.
+fn predicted_ms(outcome: &Outcome, report: &Report) -> f64 {
+    let planned_tokens = (report.accumulation * report.micro_batch_tokens).max(1);
+    report.predicted.step_ms * outcome.computed_tokens / planned_tokens as f64
+}
+
 /// How the run went, for scripts.
 fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, report: &Report) -> serde_json::Value {
     json!({
@@ -237,7 +243,7 @@ fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, report: &R
         "tokens_per_s": outcome.tokens_per_s,
         "data_wait_share": outcome.data_wait_share,
         "fill_rate": outcome.fill_rate,
-        "predicted_step_ms": report.predicted.step_ms,
+        "predicted_step_ms": predicted_ms(outcome, report),
         "gpu": {"planned_bytes": report.gpu.planned_bytes, "used_bytes": measured.gpu_bytes.unwrap_or(0)},
         "host": {"planned_bytes": report.host.planned_bytes, "used_bytes": measured.host_bytes.unwrap_or(0)},
         "samples_right": answered_exactly(samples),
