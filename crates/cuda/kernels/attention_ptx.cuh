@@ -1,8 +1,8 @@
-// The instructions that attention is made of, each as a function: copies into shared memory that do not
-// wait, fragments for the tensor cores, and products on them, from sm_80 on and for Hopper.
+// The instructions that attention is made of beside those of all that multiply, each as a function: its copies into shared
+// memory, and products on Hopper.
 #pragma once
 
-#include "plimsoll.cuh"
+#include "tensor_cores.cuh"
 
 // Hopper's products on warpgroups exist only in code built for exactly that chip, and here for whole panels.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(ATTENTION_WITHOUT_WGMMA) && HEAD_DIM % 64 == 0
@@ -11,8 +11,6 @@
 #define ATTENTION_WGMMA 0
 #endif
 
-__device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
-
 // Sixteen bytes from device to shared memory; zeros if not `valid`, and `from` is not read.
 __device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
@@ -20,13 +18,6 @@ __device__ __forceinline__ void copy16(u32 to, const void* from, bool valid) {
 
 __device__ __forceinline__ void copy4(u32 to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most `LEFT` of this thread's groups of copies are under way.
-template <int LEFT> __device__ __forceinline__ void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 __device__ __forceinline__ void store_shared(u32 to, u32 word) {
@@ -80,33 +71,6 @@ template <> __device__ __forceinline__ float2 unpack2<f16>(u32 packed) {
         : "r"(packed));
     return pair;
 }
-
-// Four 8 × 8 matrices of 16-bit numbers; lane `l` names row `l % 8` of matrix `l / 8`.
-__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-// acc[16 × 8] += a[16 × 16]·b[16 × 8], on one warp.
-#define ATTENTION_MMA(TYPE, NAME)                                                                                  \
-    template <> __device__ __forceinline__ void mma<TYPE>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {      \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                                \
-                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                             \
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                              \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                              \
-    }
-template <typename T> __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
-ATTENTION_MMA(bf16, "bf16")
-ATTENTION_MMA(f16, "f16")
 
 #if ATTENTION_WGMMA
 

@@ -52,6 +52,7 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "narrow_tile.cuh",
     "narrow_up.cuh",
     "plimsoll.cuh",
+    "tensor_cores.cuh",
 ];
 
 /// Names of all modules.
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn headers_of_headers_come_along() {
         let names: Vec<&str> = headers_of("#include \"attention_ptx.cuh\"").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["attention_ptx.cuh", "plimsoll.cuh"]);
+        assert_eq!(names, ["attention_ptx.cuh", "tensor_cores.cuh", "plimsoll.cuh"]);
     }
 
     #[test]
