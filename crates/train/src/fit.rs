@@ -9,7 +9,7 @@ use plimsoll_data::{Amount, Capacity, Cursor, Dataset, Feed, FeedOptions};
 use crate::event::{EvalEvent, Event, StepEvent};
 use crate::export::export;
 use crate::memory::resident_bytes;
-use crate::{Evaluation, LearningRate, PairMetrics, RunFolder, Session, TrainError};
+use crate::{Evaluation, LearningRate, PairMetrics, RunFolder, Session, TrainError, UpdateResult};
 
 /// What to train on, for how long, and what to keep.
 pub struct Fit<'a> {
@@ -77,10 +77,8 @@ pub fn fit(
 ) -> Result<Outcome, TrainError> {
     let mut watch = Watch { folder, observe, pairs: None };
     let mut feed = Feed::start(task.train, &task.feed_options(session))?;
-    let mut durations = Vec::new();
     let mut gauge = Gauge::default();
-    let (mut tokens_done, mut seconds_done, mut slots_done) = (0, 0.0, 0.0);
-    let mut waiting = Waiting::default();
+    let mut totals = Totals::default();
     let mut cursor = feed.cursor().clone();
     let mut best = None;
     let mut outcome = Outcome {
@@ -132,11 +130,7 @@ pub fn fit(
             pairs: result.pairs,
         });
         watch.tell(&event)?;
-        durations.push(took.as_secs_f64() * 1e3);
-        tokens_done += result.tokens;
-        waiting.count(step, data_wait, took);
-        slots_done += result.tokens as f64 / result.fill_rate;
-        seconds_done += took.as_secs_f64();
+        totals.count(&result, took, data_wait);
         outcome.steps = step;
         outcome.first_loss.get_or_insert(result.loss);
         outcome.last_loss = Some(result.loss);
@@ -154,14 +148,8 @@ pub fn fit(
             break;
         }
     }
-    durations.sort_by(f64::total_cmp);
     outcome.last_pairs = watch.pairs;
-    outcome.step_ms = durations.get(durations.len() / 2).copied().unwrap_or(0.0);
-    outcome.tokens_per_s = tokens_done as f64 / f64::max(seconds_done, 1e-9);
-    outcome.data_wait_share = waiting.share();
-    outcome.fill_rate = tokens_done as f64 / f64::max(slots_done, 1.0);
-    let filled_up = session.executor().backend().fixed_shape();
-    outcome.computed_tokens = if filled_up { slots_done } else { tokens_done as f64 } / outcome.steps.max(1) as f64;
+    totals.settle(&mut outcome, session.executor().backend().fixed_shape());
     outcome.saved = if outcome.interrupted {
         save(session, task, &Reached { step: outcome.steps, best, cursor: &cursor }, &mut watch)?
     } else {
@@ -173,24 +161,40 @@ pub fn fit(
     Ok(outcome)
 }
 
-/// How long training waited for data, and how long it took in all.
+/// What updates took and had so far.
 #[derive(Default)]
-struct Waiting {
+struct Totals {
+    durations_ms: Vec<f64>,
+    tokens: usize,
+    slots: f64,
+    /// Behind the first update, which waits while the feed starts.
     waited: Duration,
+    /// Behind the first update.
     took: Duration,
 }
 
-impl Waiting {
-    fn count(&mut self, step: u64, waited: Duration, took: Duration) {
-        // The feed only starts with the first update.
-        if step > 1 {
+impl Totals {
+    fn count(&mut self, result: &UpdateResult, took: Duration, waited: Duration) {
+        if !self.durations_ms.is_empty() {
             self.waited += waited;
             self.took += took;
         }
+        self.durations_ms.push(took.as_secs_f64() * 1e3);
+        self.tokens += result.tokens;
+        self.slots += result.tokens as f64 / result.fill_rate;
     }
 
-    fn share(&self) -> f64 {
-        self.waited.as_secs_f64() / f64::max(self.took.as_secs_f64(), 1e-9)
+    /// `filled_up`: all token slots were computed, whether they held a token or not.
+    fn settle(&mut self, outcome: &mut Outcome, filled_up: bool) {
+        let tokens = self.tokens as f64;
+        let seconds = self.durations_ms.iter().sum::<f64>() / 1e3;
+        self.durations_ms.sort_by(f64::total_cmp);
+        let updates = self.durations_ms.len();
+        outcome.step_ms = self.durations_ms.get(updates / 2).copied().unwrap_or(0.0);
+        outcome.tokens_per_s = tokens / f64::max(seconds, 1e-9);
+        outcome.data_wait_share = self.waited.as_secs_f64() / f64::max(self.took.as_secs_f64(), 1e-9);
+        outcome.fill_rate = tokens / f64::max(self.slots, 1.0);
+        outcome.computed_tokens = if filled_up { self.slots } else { tokens } / updates.max(1) as f64;
     }
 }
 
