@@ -1,6 +1,7 @@
 //! A Hugging Face tokenizer: `tokenizer.json` and what the files beside it say about special tokens and chat.
 
 mod byte_pairs;
+mod composed;
 mod files;
 mod lengths;
 mod merge;
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use byte_pairs::BytePairs;
+use composed::{composes, is_composed};
 use files::Files;
 pub(crate) use files::fingerprint;
 use lengths::Lengths;
@@ -29,6 +31,8 @@ pub struct Tokenizer {
     around: Option<(Vec<u32>, Vec<u32>)>,
     /// Where known, offsets come from adding up and need not be carried through the tokenizer.
     lengths: Option<Lengths>,
+    /// Texts are composed (NFC) before they are split.
+    composes: bool,
     /// The faster path, where it is known to lead to the same ids.
     byte_pairs: Option<BytePairs>,
     /// The sources of its own templates, by name.
@@ -88,6 +92,7 @@ impl Tokenizer {
         let vocab_size = inner.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
         let file: Value = serde_json::from_slice(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
         let lengths = Lengths::of(&inner, &file, vocab_size);
+        let composes = composes(&file);
         let byte_pairs = BytePairs::of(&inner, &file);
         let (origin, files_fingerprint) = (origin.to_owned(), files.fingerprint());
         Ok(Self {
@@ -99,6 +104,7 @@ impl Tokenizer {
             specials,
             around,
             lengths,
+            composes,
             byte_pairs,
             templates,
             chat,
@@ -144,10 +150,15 @@ impl Tokenizer {
         })
     }
 
+    /// Whether the text is split as it stands.
+    fn keeps(&self, text: &str) -> bool {
+        !self.composes || is_composed(text)
+    }
+
     /// `own`: with what only the tokenizer itself knows to put around a text.
     fn ids(&self, text: &str, own: bool) -> Result<Vec<u32>, DataError> {
         match &self.byte_pairs {
-            Some(fast) if !own => Ok(fast.encode(text)),
+            Some(fast) if !own && self.keeps(text) => Ok(fast.encode(text)),
             _ => Ok(self.inner.encode_fast(text, own).map_err(|error| codec(&error))?.get_ids().to_vec()),
         }
     }
@@ -155,7 +166,7 @@ impl Tokenizer {
     pub fn encode_with_offsets(&self, text: &str, add_special: bool) -> Result<Encoded, DataError> {
         let own = add_special && self.around.is_none();
         let mut added_up = None;
-        if let Some(lengths) = self.lengths.as_ref().filter(|_| !own) {
+        if let Some(lengths) = self.lengths.as_ref().filter(|_| !own && self.keeps(text)) {
             let ids = self.ids(text, false)?;
             added_up = lengths.offsets(&ids, text.len()).map(|offsets| Encoded { ids, offsets });
         }

@@ -5,12 +5,14 @@
 
 use serde_json::Value;
 
+use super::composed::composes_at_most;
+
 pub(super) struct Lengths(Vec<u32>);
 
 impl Lengths {
     /// `None` unless the pipeline is known to keep every byte of the text in its place.
     pub(super) fn of(inner: &tokenizers::Tokenizer, file: &Value, vocab_size: usize) -> Option<Self> {
-        let rewrites = !file["normalizer"].is_null();
+        let rewrites = !composes_at_most(file);
         let trims = |token: &Value| token["lstrip"] == true || token["rstrip"] == true;
         let trimming = file["added_tokens"].as_array().is_some_and(|tokens| tokens.iter().any(trims));
         if rewrites || trimming || file["model"]["type"] != "BPE" || !is_byte_level(&file["pre_tokenizer"]) {
@@ -27,7 +29,7 @@ impl Lengths {
         Some(Self(lengths))
     }
 
-    /// `None` if the tokens do not add up to the text.
+    /// Of a text that the tokenizer does not rewrite first; `None` if the tokens do not add up to it.
     pub(super) fn offsets(&self, ids: &[u32], text_bytes: usize) -> Option<Vec<(usize, usize)>> {
         let mut end = 0;
         let mut offsets = Vec::with_capacity(ids.len());
