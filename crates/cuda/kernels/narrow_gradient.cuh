@@ -58,13 +58,20 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
         const Tile tile = tile_of(stage);
         if (dropping.any()) {
             const RowDraw draw(mask, load_shared4(ids_of(stage) + lane % 16 * 4));
+            // Some at a time, for an access may not pass another.
+            constexpr int SOME = 4;
 #pragma unroll
-            for (int i = 0; i < Tile::OWN; i++) {
-                const u32 row = Tile::own_row(i), piece = Tile::own_piece(i);
-                u32 words[4];
-                load_shared16(words, tile.place(row, piece));
-                drop8(words, draw.of_lane(row), col0 + 8 * piece, limit);
-                store_shared16(tile.place(row, piece), words);
+            for (int first = 0; first < Tile::OWN; first += SOME) {
+                u32 words[SOME][4];
+#pragma unroll
+                for (int i = 0; i < SOME; i++) load_shared16(words[i], tile.own(first + i));
+#pragma unroll
+                for (int i = 0; i < SOME; i++) {
+                    const u32 row = Tile::own_row(first + i), piece = Tile::own_piece(first + i);
+                    drop8(words[i], draw.of_lane(row), col0 + 8 * piece, limit);
+                }
+#pragma unroll
+                for (int i = 0; i < SOME; i++) store_shared16(tile.own(first + i), words[i]);
             }
             __syncwarp();
         }
