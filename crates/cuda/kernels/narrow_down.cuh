@@ -14,11 +14,7 @@
 template <int TILES> struct Down {
     static constexpr bool SMALL = TILES <= 2;
     static constexpr int ROW_TILES = SMALL ? 8 : 4;
-#ifdef DOWN_STAGES
-    static constexpr int STAGES = DOWN_STAGES;
-#else
     static constexpr int STAGES = SMALL ? 2 : 3;
-#endif
     static constexpr int THREADS = WARP * 8;
     static constexpr int ROWS = 16 * ROW_TILES;
     static constexpr int RUN = 32;

@@ -154,9 +154,7 @@ __device__ __forceinline__ void add_to(float4& sum, const float4& x) {
 }
 
 // Warps of a block that adds up parts: `SUM_WARPS` in src/narrow.rs.
-#ifndef SUM_WARPS
 #define SUM_WARPS 4
-#endif
 
 // Four neighbours of each of `count` parts `apart` from each other, for each lane, by all warps of a block: a warp adds
 // every SUM_WARPSth part, and the first has the total, which adds up the warps in their order. The parts come through

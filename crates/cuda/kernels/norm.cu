@@ -97,9 +97,10 @@ template <typename T> __device__ __forceinline__ void stay_packed(Pack<T>& pack)
     asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
 }
 
-// Rows a grid's width apart belong to one block, whose threads keep their columns. The next row is on its way while
-// this one is summed (AHEAD); the weight's gradient gathers in registers and leaves as one row of `partial` (SUMMED).
-template <typename T, int PACKS, bool SUMMED, bool AHEAD>
+// Rows a grid's width apart belong to one block, whose threads keep their columns. The weight's gradient gathers in
+// registers and leaves as one row of `partial`; a block then has many rows, so the next one is on its way while this one is
+// summed.
+template <typename T, int PACKS, bool SUMMED>
 __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, const T* dy, const T* weight,
                                               const T* so_far, T* dx, float* partial, int rows, int cols) {
     constexpr int N = Pack<T>::N;
@@ -116,7 +117,7 @@ __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, con
             if (so_far != nullptr) to_onto[p] = load_pack(so_far + start + at);
         }
     };
-    if (AHEAD && int(blockIdx.x) < rows) fetch(blockIdx.x, next_xs, next_dys, next_onto);
+    if (SUMMED && int(blockIdx.x) < rows) fetch(blockIdx.x, next_xs, next_dys, next_onto);
     // Long rows leave no registers for the weight.
     constexpr bool HELD = PACKS < 4;
     const auto fetch_weight = [&](int p) {
@@ -130,7 +131,7 @@ __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, con
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const u64 start = u64(row) * cols;
         const float scale = rstd[row];
-        if constexpr (AHEAD) {
+        if constexpr (SUMMED) {
 #pragma unroll
             for (int p = 0; p < PACKS; p++) xs[p] = next_xs[p], dys[p] = next_dys[p], onto[p] = next_onto[p];
             if (row + int(gridDim.x) < rows) fetch(row + gridDim.x, next_xs, next_dys, next_onto);
@@ -350,23 +351,18 @@ __device__ __forceinline__ void head_norm_grad(const T* qkv, const float* rstd, 
     }
 }
 
-#ifndef NORM_GRAD_BLOCKS
-#define NORM_GRAD_BLOCKS 3
-#endif
-#ifndef NORM_GRAD_AHEAD
-#define NORM_GRAD_AHEAD false
-#endif
+// Registers for three blocks of short rows on a multiprocessor: more, or the next row ahead, and there is less under way.
 #define ROW_KERNELS(suffix, T, PACKS)                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS) rms_norm_x##PACKS##_##suffix(RMS_NORM_PARAMETERS(T)) {              \
         rms_norm<T, PACKS>(RMS_NORM_ARGUMENTS);                                                                        \
     }                                                                                                                  \
-    PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS, PACKS == 1 ? NORM_GRAD_BLOCKS : 1)                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS, PACKS == 1 ? 3 : 1)                                                 \
         rms_norm_grad_x##PACKS##_##suffix(RMS_NORM_GRAD_PARAMETERS(T)) {                                               \
-        rms_norm_grad<T, PACKS, false, NORM_GRAD_AHEAD && PACKS == 1>(RMS_NORM_GRAD_ARGUMENTS);                                                       \
+        rms_norm_grad<T, PACKS, false>(RMS_NORM_GRAD_ARGUMENTS);                                                       \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(SUMMED_ROW_THREADS)                                                              \
         rms_norm_summed_grad_x##PACKS##_##suffix(RMS_NORM_GRAD_PARAMETERS(T)) {                                        \
-        rms_norm_grad<T, PACKS, true, true>(RMS_NORM_GRAD_ARGUMENTS);                                                        \
+        rms_norm_grad<T, PACKS, true>(RMS_NORM_GRAD_ARGUMENTS);                                                        \
     }
 
 #define KERNELS(suffix, T)                                                                                             \

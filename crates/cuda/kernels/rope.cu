@@ -3,9 +3,7 @@
 
 #define THREADS_MAX 512
 // Heads that a thread turns at a time: `HEADS` in src/rope.rs.
-#ifndef ROPE_HEADS
 #define ROPE_HEADS 2
-#endif
 
 // `values` is the number of columns behind the turned heads that have to be copied, none if the rows stay in place. A
 // position outside the table shows as NaN.
