@@ -12,11 +12,13 @@ use crate::trouble::explained;
 use crate::{machine, spec, tables};
 
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
-    let resolved = args.common.resolve(args.file.as_deref())?;
+    let file = args.file.as_deref();
+    let resolved = args.common.resolve(file)?;
+    let (device, notes) = machine::planned(&resolved, args.common.remeasure)?;
+    let resolved = args.common.resolve_on(device.backing, resolved, file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let (device, notes) = machine::planned(&resolved, args.common.remeasure)?;
     let spec = spec::spec(&resolved, &device)?;
     let budgets = machine::budgets(&resolved, &device);
     let fixed = Fixed {

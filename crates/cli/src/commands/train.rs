@@ -23,12 +23,14 @@ use crate::{interrupt, machine, spec, tables};
 
 pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let began = Instant::now();
-    let resolved = args.common.resolve(args.file.as_deref())?;
+    let file = args.file.as_deref();
+    let resolved = args.common.resolve(file)?;
+    let out = run_folder(&resolved, file)?;
+    let present = machine::present(&resolved, args.common.remeasure)?;
+    let resolved = args.common.resolve_on(present.profile.backing, resolved, file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let out = run_folder(&resolved, args.file.as_deref())?;
-    let present = machine::present(&resolved, args.common.remeasure)?;
     let mut spec = spec::spec(&resolved, &present.profile)?;
     check_weights(&resolved, &spec.model.origin)?;
     let budgets = machine::budgets(&resolved, &present.profile);
