@@ -50,11 +50,7 @@ pub fn load(source: Source<'_>, overrides: &Overrides) -> Result<Resolved, Failu
 }
 
 /// The same with a layer between the source and the overrides.
-pub fn load_over(
-    source: Source<'_>,
-    between: Option<Source<'_>>,
-    overrides: &Overrides,
-) -> Result<Resolved, Failure> {
+pub fn load_over(source: Source<'_>, between: Option<Source<'_>>, overrides: &Overrides) -> Result<Resolved, Failure> {
     let mut tree = from_source(source)?;
     check::layer(&tree)?;
     let mut above: Vec<Node> = between.map(from_source).transpose()?.into_iter().collect();
