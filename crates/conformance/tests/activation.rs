@@ -1,7 +1,7 @@
 //! Nonlinearities, gated and plain.
 
-use plimsoll_conformance::{F32_ELEMENTWISE, Random, Rounding, Suite, Tensor};
-use plimsoll_graph::ops::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
+use plimsoll_conformance::{F32_ELEMENTWISE, F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
+use plimsoll_graph::ops::{Activation, Adapters, Block, Gated, GatedGrad, Pointwise, PointwiseGrad};
 use plimsoll_runtime::Active;
 
 const ALL: [Activation; 5] =
@@ -31,8 +31,8 @@ fn gated() {
             let gate_up = bent(random, rows, 2 * cols);
             let dy = random.tokens(rows, cols);
             let name = format!("{activation:?} {rows} x {cols}");
-            suite.check(&name, Gated(activation), std::slice::from_ref(&gate_up), active, F32_ELEMENTWISE);
-            suite.check(&name, GatedGrad(activation), &[gate_up, dy], active, F32_ELEMENTWISE);
+            suite.check(&name, Gated::new(activation), std::slice::from_ref(&gate_up), active, F32_ELEMENTWISE);
+            suite.check(&name, GatedGrad::new(activation), &[gate_up, dy], active, F32_ELEMENTWISE);
         }
     }
 }
@@ -74,8 +74,8 @@ fn in_sixteen_bits() {
             let active = Active { tokens, sequences: 1 };
             let name = format!("{activation:?} {rows} x {cols}");
             let inputs = [bent(random, rows, 2 * cols), random.tokens(rows, cols)];
-            suite.check_sixteen(&name, Gated(activation), &inputs[..1], &[0], active, once);
-            suite.check_sixteen(&name, GatedGrad(activation), &inputs, &[0, 1], active, once);
+            suite.check_sixteen(&name, Gated::new(activation), &inputs[..1], &[0], active, once);
+            suite.check_sixteen(&name, GatedGrad::new(activation), &inputs, &[0, 1], active, once);
             let inputs = [bent(random, rows, cols), random.tokens(rows, cols)];
             suite.check_sixteen(&name, Pointwise(activation), &inputs[..1], &[0], active, once);
             suite.check_sixteen(&name, PointwiseGrad(activation), &inputs, &[0, 1], active, once);
@@ -85,4 +85,83 @@ fn in_sixteen_bits() {
         suite.check_sixteen("near zero", Pointwise(activation), &inputs[..1], &[0], active, once);
         suite.check_sixteen("near zero", PointwiseGrad(activation), &inputs, &[0, 1], active, once);
     }
+}
+
+/// Token slots, tokens in use, features of the result, rank, and the columns of each adapter.
+type Adapted = (usize, usize, usize, usize, &'static [(usize, usize)]);
+
+/// Both halves, one of them, and columns that are no halves; small and odd sizes, and those that kernels like.
+const ADAPTED: [Adapted; 20] = [
+    (1, 1, 1, 1, &[(0, 1), (1, 1)]),
+    (5, 3, 7, 3, &[(0, 7), (7, 7)]),
+    (5, 5, 8, 1, &[(0, 8)]),
+    (17, 16, 40, 8, &[(0, 40), (40, 40)]),
+    (40, 33, 64, 16, &[(0, 64), (64, 64)]),
+    (40, 40, 64, 16, &[(0, 64)]),
+    (40, 39, 64, 16, &[(64, 64)]),
+    (33, 33, 136, 4, &[(0, 136), (136, 136)]),
+    (130, 129, 264, 16, &[(0, 264), (264, 264)]),
+    (300, 300, 72, 8, &[(0, 72), (72, 72)]),
+    (150, 149, 200, 24, &[(0, 200), (200, 200)]),
+    (70, 65, 96, 32, &[(0, 96), (96, 96)]),
+    (70, 70, 96, 32, &[(96, 96)]),
+    (50, 50, 96, 40, &[(0, 96), (96, 96)]),
+    (35, 33, 104, 64, &[(0, 104), (104, 104)]),
+    (35, 35, 104, 64, &[(0, 104)]),
+    (20, 20, 40, 80, &[(0, 40), (40, 40)]),
+    (33, 30, 65, 16, &[(0, 65), (65, 65)]),
+    (33, 33, 64, 16, &[(3, 17), (50, 30), (100, 9)]),
+    (600, 590, 40, 16, &[(0, 40), (40, 40)]),
+];
+
+fn adapted_inputs(random: &mut Random, case: Adapted) -> (Adapters, [Tensor; 4]) {
+    let (rows, _, cols, rank, blocks) = case;
+    let blocks = blocks.iter().map(|&(start, len)| Block { start, len }).collect();
+    let adapters = Adapters { alpha: -0.375, blocks, total: 2 * cols };
+    let narrow = random.tokens(rows, adapters.blocks.len() * rank);
+    let b = random.fixed(&[adapters.rows(), rank]);
+    let inputs = [bent(random, rows, 2 * cols), random.tokens(rows, cols), narrow, b];
+    (adapters, inputs)
+}
+
+#[test]
+fn gated_with_adapters() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(54));
+    for (index, case) in ADAPTED.into_iter().enumerate() {
+        for activation in [ALL[index % 5], ALL[(index + 1) % 5]] {
+            let (adapters, [gate_up, dy, narrow, b]) = adapted_inputs(random, case);
+            let active = Active { tokens: case.1, sequences: 1 };
+            let name = format!("{activation:?} {adapters:?} rank {}", case.3);
+            let op = Gated { activation, adapters: Some(adapters.clone()) };
+            suite.check(&name, op, &[gate_up.clone(), narrow.clone(), b.clone()], active, F32_SUMS);
+            let op = GatedGrad { activation, adapters: Some(adapters) };
+            suite.check(&name, op, &[gate_up, dy, narrow, b], active, F32_SUMS);
+        }
+    }
+}
+
+#[test]
+fn gated_with_adapters_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(55));
+    for (index, case) in ADAPTED.into_iter().enumerate() {
+        for activation in [ALL[index % 5], ALL[(index + 1) % 5]] {
+            let (adapters, [gate_up, dy, narrow, b]) = adapted_inputs(random, case);
+            let active = Active { tokens: case.1, sequences: 1 };
+            let name = format!("{activation:?} {adapters:?} rank {}", case.3);
+            let once = Rounding::once(sums_of(case.3));
+            let op = Gated { activation, adapters: Some(adapters.clone()) };
+            let inputs = [gate_up.clone(), narrow.clone(), b.clone()];
+            suite.check_sixteen(&name, op, &inputs, &[0, 1, 2], active, once);
+            let op = GatedGrad { activation, adapters: Some(adapters) };
+            suite.check_sixteen(&name, op, &[gate_up, dy, narrow, b], &[0, 1, 2, 3], active, once);
+        }
+    }
+}
+
+#[test]
+fn no_tokens_with_adapters() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(56));
+    let (adapters, [gate_up, _, narrow, b]) = adapted_inputs(random, ADAPTED[4]);
+    let op = Gated { activation: Activation::Silu, adapters: Some(adapters) };
+    suite.check("empty", op, &[gate_up, narrow, b], Active { tokens: 0, sequences: 0 }, 0.0);
 }

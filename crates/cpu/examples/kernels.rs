@@ -98,8 +98,8 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
     for (name, activation) in
         [("silu", Activation::Silu), ("gelu", Activation::Gelu), ("gelu tanh", Activation::GeluTanh)]
     {
-        add(&format!("gated {name}"), Gated(activation).into(), vec![rows(2 * m.ffn)]);
-        add(&format!("gated {name} grad"), GatedGrad(activation).into(), vec![rows(2 * m.ffn), rows(m.ffn)]);
+        add(&format!("gated {name}"), Gated::new(activation).into(), vec![rows(2 * m.ffn)]);
+        add(&format!("gated {name} grad"), GatedGrad::new(activation).into(), vec![rows(2 * m.ffn), rows(m.ffn)]);
     }
     add("embed", Embed { dtype: DType::F32 }.into(), vec![fixed(&[m.vocabulary, m.dim]), ids()]);
     add("embed grad", EmbedGrad.into(), vec![rows(m.dim), ids(), fixed(&[m.vocabulary, m.dim])]);

@@ -1,9 +1,12 @@
 //! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
 
+use std::ops::Range;
+
 use plimsoll_graph::ops::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix};
+use crate::gated_adapters::{Adapted, TILE_COLS, TILE_ROWS};
 use crate::math::{normal, sigmoid, tanh};
 use crate::vector::{fill, fill_two, vectorized};
 
@@ -103,10 +106,18 @@ macro_rules! with_curve {
 
 pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
     let (gate_up, out): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
+    if let Some(adapters) = &op.adapters {
+        let adapted = Adapted { product: gate_up, adapters, narrow: call.input(1)?, b: call.input(2)? };
+        for_each_tile(call, out.rows, out.cols, |rows, cols| {
+            // SAFETY: a tile of the output, and of both halves of the input.
+            unsafe { with_curve!(op.activation, gated_tile(&adapted, out, rows.clone(), cols)) };
+        });
+        return Ok(());
+    }
     call.workers.rows(out.rows, gate_up.cols, |rows| {
         for row in rows {
             // SAFETY: both have this row, the input with two halves of the output's width.
-            unsafe { with_curve!(op.0, gated_row(out.cols, gate_up.row(row), out.row(row))) };
+            unsafe { with_curve!(op.activation, gated_row(out.cols, gate_up.row(row), out.row(row))) };
         }
     });
     Ok(())
@@ -122,12 +133,45 @@ vectorized! {
     }
 }
 
+/// Calls `body` with the rows and columns of every tile.
+fn for_each_tile(call: &Call, rows: usize, cols: usize, body: impl Fn(Range<usize>, Range<usize>) + Sync) {
+    call.workers.for_each(rows.div_ceil(TILE_ROWS), |_, task| {
+        let row = task * TILE_ROWS;
+        for col in (0..cols).step_by(TILE_COLS) {
+            body(row..rows.min(row + TILE_ROWS), col..cols.min(col + TILE_COLS));
+        }
+    });
+}
+
+vectorized! {
+    unsafe fn gated_tile<C: Curve>(adapted: &Adapted, out: Matrix, rows: Range<usize>, cols: Range<usize>) {
+        let (mut gate, mut up) = ([[0.0; TILE_COLS]; TILE_ROWS], [[0.0; TILE_COLS]; TILE_ROWS]);
+        // SAFETY: the caller vouches for the tile in both halves and in the output, which lies elsewhere.
+        unsafe {
+            adapted.load(rows.start, rows.len(), cols.start, cols.len(), &mut gate);
+            adapted.load(rows.start, rows.len(), out.cols + cols.start, cols.len(), &mut up);
+            for (row, (gate, up)) in rows.zip(gate.iter().zip(&up)) {
+                fill(cols.len(), out.row(row).add(cols.start), |i| C::value(gate[i]) * up[i]);
+            }
+        }
+    }
+}
+
 pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
     let (gate_up, dy, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    if let Some(adapters) = &op.adapters {
+        let adapted = Adapted { product: gate_up, adapters, narrow: call.input(2)?, b: call.input(3)? };
+        for_each_tile(call, dy.rows, dy.cols, |rows, cols| {
+            // SAFETY: a tile of `dy`, and of both halves of the input and of the output, which is the input or lies
+            // elsewhere.
+            unsafe { with_curve!(op.activation, gated_grad_tile(&adapted, dy, out, rows.clone(), cols)) };
+        });
+        return Ok(());
+    }
     call.workers.rows(out.rows, out.cols, |rows| {
         for row in rows {
             // SAFETY: all have this row; the output is the first input or lies elsewhere.
-            unsafe { with_curve!(op.0, gated_grad_row(dy.cols, gate_up.row(row), dy.row(row), out.row(row))) };
+            unsafe { with_curve!(op.activation, gated_grad_row(dy.cols, gate_up.row(row), dy.row(row), out.row(row))) };
         }
     });
     Ok(())
@@ -143,6 +187,31 @@ vectorized! {
                 let dy = *dy.add(i);
                 (dy * *up.add(i) * slope, dy * value)
             });
+        }
+    }
+}
+
+vectorized! {
+    unsafe fn gated_grad_tile<C: Curve>(
+        adapted: &Adapted,
+        dy: Matrix,
+        out: Matrix,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) {
+        let (mut gate, mut up) = ([[0.0; TILE_COLS]; TILE_ROWS], [[0.0; TILE_COLS]; TILE_ROWS]);
+        // SAFETY: the caller vouches for the tile; all of it that is read from the input is read before it is written.
+        unsafe {
+            adapted.load(rows.start, rows.len(), cols.start, cols.len(), &mut gate);
+            adapted.load(rows.start, rows.len(), dy.cols + cols.start, cols.len(), &mut up);
+            for (row, (gate, up)) in rows.zip(gate.iter().zip(&up)) {
+                let (to, dy) = (out.row(row).add(cols.start), dy.row(row).add(cols.start));
+                fill_two(cols.len(), to, to.add(out.cols / 2), |i| {
+                    let (value, slope) = C::both(gate[i]);
+                    let dy = *dy.add(i);
+                    (dy * up[i] * slope, dy * value)
+                });
+            }
         }
     }
 }

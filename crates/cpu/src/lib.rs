@@ -16,6 +16,7 @@ mod backend;
 mod dispatch;
 mod elementwise;
 mod embedding;
+mod gated_adapters;
 mod linear;
 mod loss;
 pub mod mask;

@@ -80,9 +80,12 @@ fn steps_allocate_nothing_that_grows() {
     let adamw = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0, master: false };
     let parameter = || fixed(&[1024, 512]);
     let norm = RmsNormGrad { weight: true, weight_grad: true, accumulate: false };
+    let blocks = vec![Block { start: 0, len: 512 }, Block { start: 512, len: 512 }];
+    let adapters = Some(Adapters { alpha: 0.5, blocks, total: 1024 });
     let small: Vec<(Op, Vec<Value>)> = vec![
         (Add.into(), vec![rows(512), rows(512)]),
-        (Gated(Activation::Silu).into(), vec![rows(1024)]),
+        (Gated::new(Activation::Silu).into(), vec![rows(1024)]),
+        (Gated { activation: Activation::Silu, adapters }.into(), vec![rows(1024), rows(32), fixed(&[1024, 16])]),
         (norm.into(), vec![rows(512), rows(1), rows(512), fixed(&[512]), fixed(&[512])]),
         (attention.into(), vec![rows(heads.fused_cols()), boundaries]),
         (Dropout { p: 0.1, site: 1 }.into(), vec![rows(512), ids, key]),

@@ -5,11 +5,12 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call};
 use crate::elementwise::{THREADS, flat_grid, row_grid};
+use crate::gated_adapters::{Operands, gated_adapters};
 
 const MODULE: &str = "activation";
 
 /// As kernel names spell it.
-fn curve(activation: Activation) -> &'static str {
+pub(crate) fn curve(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "silu",
         Activation::Gelu => "gelu",
@@ -20,15 +21,24 @@ fn curve(activation: Activation) -> &'static str {
 }
 
 pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
+    if let Some(adapters) = &op.adapters {
+        let operands = Operands { gate_up: call.input(0), dy: None, narrow: call.input(1), b: call.input(2) };
+        return gated_adapters(op.activation, adapters, call, &operands);
+    }
     let (gate_up, out) = (call.input(0), call.output(0));
-    let kernel = format!("gated_{}_{}", curve(op.0), call.suffix_of(&[gate_up, out])?);
+    let kernel = format!("gated_{}_{}", curve(op.activation), call.suffix_of(&[gate_up, out])?);
     let args = Args::new().ptr(gate_up.ptr).ptr(out.ptr).u32(out.rows as u32).u32(out.cols as u32);
     call.launch(MODULE, &kernel, row_grid(call, &out)?, THREADS, 0, args)
 }
 
 pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
+    if let Some(adapters) = &op.adapters {
+        let (dy, narrow) = (Some(call.input(1)), call.input(2));
+        let operands = Operands { gate_up: call.input(0), dy, narrow, b: call.input(3) };
+        return gated_adapters(op.activation, adapters, call, &operands);
+    }
     let (gate_up, dy, out) = (call.input(0), call.input(1), call.output(0));
-    let kernel = format!("gated_grad_{}_{}", curve(op.0), call.suffix_of(&[gate_up, dy, out])?);
+    let kernel = format!("gated_grad_{}_{}", curve(op.activation), call.suffix_of(&[gate_up, dy, out])?);
     let args = Args::new().ptr(gate_up.ptr).ptr(dy.ptr).ptr(out.ptr).u32(dy.rows as u32).u32(dy.cols as u32);
     call.launch(MODULE, &kernel, row_grid(call, &dy)?, THREADS, 0, args)
 }

@@ -27,6 +27,7 @@ mod draw;
 mod elementwise;
 mod embedding;
 mod error;
+mod gated_adapters;
 mod grouping;
 mod library;
 mod linear;

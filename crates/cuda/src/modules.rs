@@ -27,11 +27,12 @@ struct Function {
 }
 
 impl Kernels {
-    /// Loads everything but attention, of which a model uses one kind of many: that comes with its first launch.
+    /// Loads everything but what a model uses one kind of many of: that comes with its first launch.
     pub(crate) fn load(arch: &str) -> Result<Self, CudaError> {
         let compiler = Compiler::new(arch, Cache::of_user())?;
         let mut modules = HashMap::new();
-        for compiled in compiler.several(compile::modules().filter(|name| !name.starts_with("attention")))? {
+        let one_of_many = |name: &str| ["attention", "gated_adapters"].iter().any(|kind| name.starts_with(kind));
+        for compiled in compiler.several(compile::modules().filter(|name| !one_of_many(name)))? {
             modules.insert(compiled.module, load(&compiled)?);
         }
         Ok(Self { compiler, modules, functions: HashMap::new() })

@@ -8,7 +8,7 @@ use plimsoll_graph::{Class, Graph, SlotId, SlotTable, ValueId};
 
 use crate::decoder::{Decoder, Projection};
 use crate::program::Inputs;
-use crate::{Head, Lora, ModelError};
+use crate::{Head, ModelError};
 
 /// Sequences sampled side by side at most; their logits are the only full ones there ever are.
 const SAMPLE_SEQUENCES: usize = 16;
@@ -159,9 +159,14 @@ impl<'a> Forward<'a> {
 
     fn mlp(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
         let [.., gate_up, down] = self.decoder.projections();
-        let gate_up = self.project(x, layer, &gate_up, Class("gate_up"))?;
-        let name = format!("layers.{layer}.mlp_act");
-        let act = self.graph.apply(Gated(self.decoder.config.activation), &[gate_up], &name, Class("mlp_act"))?;
+        let prefix = format!("layers.{layer}.{}", gate_up.name);
+        let (adapters, narrow) = self.narrow_rows(x, &prefix, &gate_up)?.unzip();
+        // What the adapters add is added where the product is read next, and so never written.
+        let product = self.base_product(x, None, &prefix, &gate_up, Class("gate_up"))?;
+        let mut operands = vec![product];
+        operands.extend(narrow.into_iter().flatten());
+        let op = Gated { activation: self.decoder.config.activation, adapters };
+        let act = self.graph.apply(op, &operands, &format!("layers.{layer}.mlp_act"), Class("mlp_act"))?;
         self.project(act, layer, &down, Class::NONE)
     }
 
@@ -175,8 +180,10 @@ impl<'a> Forward<'a> {
         class: Class,
     ) -> Result<ValueId, ModelError> {
         let prefix = format!("layers.{layer}.{}", projection.name);
-        let onto = match &self.decoder.recipe.lora {
-            Some(lora) => self.adapters(x, &prefix, lora, projection)?,
+        let onto = match self.narrow_rows(x, &prefix, projection)? {
+            Some((adapters, operands)) => {
+                Some(self.graph.apply(AdapterUp(adapters), &operands, &format!("{prefix}.adapted"), Class::NONE)?)
+            }
             None => None,
         };
         self.base_product(x, onto, &prefix, projection, class)
@@ -224,15 +231,15 @@ impl<'a> Forward<'a> {
         operands
     }
 
-    /// What the adapters of a projection add to its output; `None` if it has none. Adapters that read the same input
-    /// drop the same elements of it.
-    fn adapters(
+    /// The adapters of a projection, their narrow rows and second matrices; `None` if it has none. Adapters that read the
+    /// same input drop the same elements of it.
+    fn narrow_rows(
         &mut self,
         x: ValueId,
         prefix: &str,
-        lora: &Lora,
         projection: &Projection,
-    ) -> Result<Option<ValueId>, ModelError> {
+    ) -> Result<Option<(Adapters, [ValueId; 2])>, ModelError> {
+        let Some(lora) = &self.decoder.recipe.lora else { return Ok(None) };
         let blocks: Vec<_> = projection.adapted(lora).map(|(_, block)| block).collect();
         if blocks.is_empty() {
             return Ok(None);
@@ -246,7 +253,7 @@ impl<'a> Forward<'a> {
         }
         let op = Linear { dropout, ..Linear::forward() };
         let narrow = self.graph.apply(op, &operands, &format!("{prefix}.narrow"), Class("adapter"))?;
-        let op = AdapterUp(Adapters { alpha: lora.scale(), blocks, total: projection.out_features() });
-        Ok(Some(self.graph.apply(op, &[narrow, b], &format!("{prefix}.adapted"), Class::NONE)?))
+        let adapters = Adapters { alpha: lora.scale(), blocks, total: projection.out_features() };
+        Ok(Some((adapters, [narrow, b])))
     }
 }

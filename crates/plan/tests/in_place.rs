@@ -72,7 +72,7 @@ fn an_output_may_take_an_inputs_place_exactly_or_stay_clear_of_it() {
 #[test]
 fn an_output_without_permission_stays_clear_of_every_input() {
     let gate_up = buffer(1, 256, &[4, 16]);
-    let op = || Gated(Activation::Silu);
+    let op = || Gated::new(Activation::Silu);
     check(op(), &[gate_up], buffer(2, 0, &[4, 8]), None);
     check(op(), &[gate_up], buffer(2, 256, &[4, 8]), Some("output 0 overlaps input 0"));
     check(op(), &[gate_up], buffer(2, 508, &[4, 8]), Some("output 0 overlaps input 0"));

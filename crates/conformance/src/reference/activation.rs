@@ -1,8 +1,9 @@
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use plimsoll_graph::ops::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
+use plimsoll_graph::ops::{Activation, AdapterUp, Adapters, Gated, GatedGrad, Pointwise, PointwiseGrad};
 
 use super::Array;
+use super::adapter::adapter_up;
 
 /// The error function by its series of positive terms, which has nothing to cancel.
 fn erf(x: f64) -> f64 {
@@ -51,27 +52,37 @@ fn slope(activation: Activation, x: f64) -> f64 {
     }
 }
 
+/// Both halves with what the adapters add, if there are any; `rest` are their narrow rows and second matrices.
+fn adapted(gate_up: &Array, adapters: Option<&Adapters>, rest: &[&Array]) -> Array {
+    match adapters {
+        Some(adapters) => gate_up.zip(&adapter_up(&AdapterUp(adapters.clone()), rest), |x, added| x + added),
+        None => gate_up.clone(),
+    }
+}
+
 pub fn gated(op: &Gated, inputs: &[&Array]) -> Array {
-    let half = inputs[0].cols() / 2;
-    let mut y = Array::filled(&[inputs[0].rows(), half], 0.0);
+    let gate_up = adapted(inputs[0], op.adapters.as_ref(), &inputs[1..]);
+    let half = gate_up.cols() / 2;
+    let mut y = Array::filled(&[gate_up.rows(), half], 0.0);
     for token in 0..y.rows() {
-        let (gate, up) = inputs[0].row(token).split_at(half);
+        let (gate, up) = gate_up.row(token).split_at(half);
         for i in 0..half {
-            y.row_mut(token)[i] = act(op.0, gate[i]) * up[i];
+            y.row_mut(token)[i] = act(op.activation, gate[i]) * up[i];
         }
     }
     y
 }
 
 pub fn gated_grad(op: &GatedGrad, inputs: &[&Array]) -> Array {
-    let half = inputs[0].cols() / 2;
-    let mut dx = Array::zeros_like(inputs[0]);
+    let gate_up = adapted(inputs[0], op.adapters.as_ref(), &inputs[2..]);
+    let half = gate_up.cols() / 2;
+    let mut dx = Array::zeros_like(&gate_up);
     for token in 0..dx.rows() {
-        let (gate, up) = inputs[0].row(token).split_at(half);
+        let (gate, up) = gate_up.row(token).split_at(half);
         let dy = inputs[1].row(token);
         for i in 0..half {
-            dx.row_mut(token)[i] = slope(op.0, gate[i]) * up[i] * dy[i];
-            dx.row_mut(token)[half + i] = act(op.0, gate[i]) * dy[i];
+            dx.row_mut(token)[i] = slope(op.activation, gate[i]) * up[i] * dy[i];
+            dx.row_mut(token)[half + i] = act(op.activation, gate[i]) * dy[i];
         }
     }
     dx
@@ -88,7 +99,9 @@ pub fn pointwise_grad(op: &PointwiseGrad, inputs: &[&Array]) -> Array {
 #[cfg(test)]
 mod tests {
     use plimsoll_graph::Op;
+    use plimsoll_graph::ops::{AdapterUpGrad, Block};
 
+    use super::super::adapter::adapter_up_grad;
     use super::super::finite_difference::testing::{array, check_gradient, upstream};
     use super::*;
     use crate::Random;
@@ -112,15 +125,41 @@ mod tests {
             [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Relu2]
         {
             let x = array(random, &[3, 8]).map(|x| 3.0 * x);
-            let forward = Op::from(Gated(activation));
+            let forward = Op::from(Gated::new(activation));
             let dy = upstream(random, &forward, std::slice::from_ref(&x));
-            let dx = gated_grad(&GatedGrad(activation), &[&x, &dy[0]]);
+            let dx = gated_grad(&GatedGrad::new(activation), &[&x, &dy[0]]);
             check_gradient(&forward, std::slice::from_ref(&x), 0, &dy, &dx);
 
             let forward = Op::from(Pointwise(activation));
             let dy = upstream(random, &forward, std::slice::from_ref(&x));
             let dx = pointwise_grad(&PointwiseGrad(activation), &[&x, &dy[0]]);
             check_gradient(&forward, std::slice::from_ref(&x), 0, &dy, &dx);
+        }
+    }
+    /// Through both halves to the product, the narrow rows and the second matrices.
+    #[test]
+    fn gradients_of_adapters_are_the_slopes() {
+        let random = &mut Random::new(7);
+        for blocks in [&[(0, 4), (4, 4)][..], &[(0, 4)], &[(4, 4)], &[(1, 2), (3, 4)]] {
+            let blocks: Vec<Block> = blocks.iter().map(|&(start, len)| Block { start, len }).collect();
+            let adapters = Adapters { alpha: 0.7, blocks, total: 8 };
+            let rank = 3;
+            let inputs = [
+                array(random, &[4, 8]).map(|x| 3.0 * x),
+                array(random, &[4, adapters.blocks.len() * rank]),
+                array(random, &[adapters.rows(), rank]),
+            ];
+            let activation = Activation::Silu;
+            let forward = Op::from(Gated { activation, adapters: Some(adapters.clone()) });
+            let dy = upstream(random, &forward, &inputs);
+            let op = GatedGrad { activation, adapters: Some(adapters.clone()) };
+            let dx = gated_grad(&op, &[&inputs[0], &dy[0], &inputs[1], &inputs[2]]);
+            check_gradient(&forward, &inputs, 0, &dy, &dx);
+            let zero = Array::zeros_like(&inputs[2]);
+            let grads = adapter_up_grad(&AdapterUpGrad(adapters), &[&dx, &inputs[1], &inputs[2], &zero]);
+            for (index, grad) in grads.iter().enumerate() {
+                check_gradient(&forward, &inputs, 1 + index, &dy, grad);
+            }
         }
     }
 }

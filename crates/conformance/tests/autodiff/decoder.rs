@@ -185,8 +185,7 @@ fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inpu
         (x, normed)
     };
     let activated = if options.gated {
-        let gate_up = linear(m, options, &name("gate_up"), normed, 2 * FFN, None, inputs);
-        m.apply(Gated(options.activation), &[gate_up])
+        gated(m, options, &name("gate_up"), normed, inputs)
     } else {
         let up = linear(m, options, &name("up"), normed, FFN, None, inputs);
         m.apply(Pointwise(options.activation), &[up])
@@ -197,6 +196,44 @@ fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inpu
     } else {
         linear(m, options, &name("down"), activated, DIM, Some(x), inputs)
     }
+}
+
+/// The gated activation, which adds its adapters on the way.
+fn gated(m: &mut Model, options: Options, name: &str, x: ValueId, inputs: &Inputs) -> ValueId {
+    let activation = options.activation;
+    let weight = m.parameter(name, &[2 * FFN, DIM]);
+    let product = |m: &mut Model| m.apply(Linear::forward(), &[x, weight]);
+    let Some(Lora { rank, p }) = options.lora else {
+        let gate_up = product(m);
+        return m.apply(Gated::new(activation), &[gate_up]);
+    };
+    let blocks = halves(2 * FFN);
+    let (narrow, b) = narrow_rows(m, name, x, (blocks.len(), rank, 2 * FFN), p, inputs);
+    let gate_up = product(m);
+    let adapters = Some(Adapters { alpha: 0.7, blocks, total: 2 * FFN });
+    m.apply(Gated { activation, adapters }, &[gate_up, narrow, b])
+}
+
+/// The columns of two adapters side by side.
+fn halves(out: usize) -> Vec<Block> {
+    vec![Block { start: 0, len: out / 2 }, Block { start: out / 2, len: out - out / 2 }]
+}
+
+/// The narrow rows of so many adapters of a rank, and their second matrices with so many rows in all.
+fn narrow_rows(
+    m: &mut Model,
+    name: &str,
+    x: ValueId,
+    (count, rank, out): (usize, usize, usize),
+    p: f32,
+    inputs: &Inputs,
+) -> (ValueId, ValueId) {
+    let features = m.graph.value(x).shape.cols();
+    let a = m.parameter(&format!("{name}.A"), &[count * rank, features]);
+    let b = m.parameter(&format!("{name}.B"), &[out, rank]);
+    let site = m.slots.len() as u32;
+    let down = Linear { alpha: 0.5, dropout: Some(InnerDropout { p, site }), ..Linear::forward() };
+    (m.apply(down, &[x, a, inputs.row_ids, inputs.key]), b)
 }
 
 /// A product, added to `onto` if given, with its adapter behind it.
@@ -228,17 +265,12 @@ fn adapt(
     inputs: &Inputs,
 ) -> ValueId {
     let Some(Lora { rank, p }) = options.lora else { return y };
-    let features = m.graph.value(x).shape.cols();
     // Where a row is not shared with other products, as two adapters side by side.
     let blocks = match cols {
         Some(_) => vec![Block { start: 0, len: out }],
-        None => vec![Block { start: 0, len: out / 2 }, Block { start: out / 2, len: out - out / 2 }],
+        None => halves(out),
     };
-    let a = m.parameter(&format!("{name}.A"), &[blocks.len() * rank, features]);
-    let b = m.parameter(&format!("{name}.B"), &[out, rank]);
-    let site = m.slots.len() as u32;
-    let down = Linear { alpha: 0.5, dropout: Some(InnerDropout { p, site }), ..Linear::forward() };
-    let small = m.apply(down, &[x, a, inputs.row_ids, inputs.key]);
+    let (small, b) = narrow_rows(m, name, x, (blocks.len(), rank, out), p, inputs);
     if cols.is_some() {
         return m.apply(Linear { dest: Dest::Accumulate, cols, ..Linear::forward() }, &[small, b, y]);
     }

@@ -127,8 +127,14 @@ fn other_cases() -> Vec<Case> {
         ),
     ];
     for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Relu2] {
-        cases.push(case(Gated(activation), vec![rows(70)]));
-        cases.push(case(GatedGrad(activation), vec![rows(70), rows(35)]));
+        cases.push(case(Gated::new(activation), vec![rows(70)]));
+        cases.push(case(GatedGrad::new(activation), vec![rows(70), rows(35)]));
+        let blocks = vec![Block { start: 0, len: 35 }, Block { start: 40, len: 29 }];
+        let adapters = Some(Adapters { alpha: 0.7, blocks, total: 70 });
+        let op = Gated { activation, adapters: adapters.clone() };
+        cases.push(case(op, vec![rows(70), rows(10), fixed(&[64, 5])]));
+        let op = GatedGrad { activation, adapters };
+        cases.push(case(op, vec![rows(70), rows(35), rows(10), fixed(&[64, 5])]));
         cases.push(case(Pointwise(activation), vec![rows(70)]));
         cases.push(case(PointwiseGrad(activation), vec![rows(70), rows(70)]));
     }

@@ -107,8 +107,8 @@ pub(super) fn moving() -> Vec<Case> {
         case("rms_norm", norm(false), vec![tokens(DIM), weight()]),
         case("add_rms_norm", norm(true), vec![tokens(DIM), tokens(DIM), weight()]),
         case("rms_norm_grad", gradient, vec![tokens(DIM), per_token(DType::F32), tokens(DIM), weight(), tokens(DIM)]),
-        case("gated", Gated(Activation::Silu), vec![tokens(2 * FFN)]),
-        case("gated_grad", GatedGrad(Activation::Silu), vec![tokens(2 * FFN), tokens(FFN)]),
+        case("gated", Gated::new(Activation::Silu), vec![tokens(2 * FFN)]),
+        case("gated_grad", GatedGrad::new(Activation::Silu), vec![tokens(2 * FFN), tokens(FFN)]),
     ];
     for (name, inverse) in [("rope", false), ("rope_grad", true)] {
         let mut rope = case(name, Rope { heads: HEADS, inverse }, rotary());

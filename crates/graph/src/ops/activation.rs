@@ -1,6 +1,7 @@
 //! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as, token_rows};
+use crate::ops::Adapters;
 use crate::{Backward, Cost, GraphError, Node, Value};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +16,43 @@ pub enum Activation {
     Relu2,
 }
 
-/// `act(gate)·up` with both halves in one row: input `gate_up [N, 2F]`, output `[N, F]`.
-/// Silu makes SwiGLU, Gelu makes GeGLU.
+/// `act(gate)·up` with both halves in one row: input `gate_up [N, 2F]`, output `[N, F]`. Silu makes SwiGLU, Gelu makes
+/// GeGLU. With adapters, which have two further inputs `narrow [N, n·r], b [Σ len, r]`, the halves are those of
+/// `gate_up + α·narrow_j·b_jᵀ`, a sum that is made on the way and stored nowhere.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Gated(pub Activation);
+pub struct Gated {
+    pub activation: Activation,
+    pub adapters: Option<Adapters>,
+}
+
+impl Gated {
+    pub fn new(activation: Activation) -> Self {
+        Self { activation, adapters: None }
+    }
+}
+
+/// Checks the narrow rows and second matrices at `at`, if there are adapters.
+fn check_adapters(
+    op: &'static str,
+    adapters: Option<&Adapters>,
+    inputs: &[&Value],
+    at: usize,
+) -> Result<(), GraphError> {
+    let Some(adapters) = adapters else { return expect_inputs(op, inputs, at) };
+    expect_inputs(op, inputs, at + 2)?;
+    let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
+    if adapters.total != cols {
+        let reason = format!("adapters of {} columns do not belong to {cols}", adapters.total);
+        return Err(GraphError::Invalid { op, reason });
+    }
+    adapters.check(op, inputs[at], inputs[at + 1])?;
+    expect_shape(op, inputs, at, &[rows, inputs[at].shape.cols()])
+}
+
+fn adapter_flops(adapters: Option<&Adapters>, io: &Io) -> f64 {
+    let rank = || io.inputs.last().map_or(0, |b| b.shape.cols());
+    adapters.map_or(0.0, |adapters| adapters.flops(io.inputs[0].shape.rows(), rank()))
+}
 
 impl OpRule for Gated {
     fn name(&self) -> &'static str {
@@ -26,7 +60,7 @@ impl OpRule for Gated {
     }
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
-        expect_inputs(self.name(), inputs, 1)?;
+        check_adapters(self.name(), self.adapters.as_ref(), inputs, 1)?;
         let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
         if !cols.is_multiple_of(2) {
             return Err(GraphError::Invalid { op: self.name(), reason: format!("{cols} columns are not two halves") });
@@ -35,19 +69,36 @@ impl OpRule for Gated {
     }
 
     fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(12.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+        let flops = 12.0 * io.outputs[0].shape.elements() as f64;
+        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io), io.bytes())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
-        let dx = pass.emit_one(GatedGrad(self.0), &[node.inputs[0], dy], node.inputs[0])?;
-        pass.accumulate(node.inputs[0], dx)
+        let op = GatedGrad { activation: self.activation, adapters: self.adapters.clone() };
+        let gate_up = node.inputs[0];
+        let inputs = [&[gate_up, dy], &node.inputs[1..]].concat();
+        let dx = pass.emit_one(op, &inputs, gate_up)?;
+        if let Some(adapters) = &self.adapters {
+            adapters.backward(self.name(), dx, [node.inputs[1], node.inputs[2]], pass)?;
+        }
+        pass.accumulate(gate_up, dx)
     }
 }
 
-/// Inputs `gate_up [N, 2F], dy [N, F]`; output `d_gate_up [N, 2F]`.
+/// Inputs `gate_up [N, 2F], dy [N, F]`, with adapters `narrow, b`; output `d_gate_up [N, 2F]`, which is also the gradient
+/// of what the adapters add.
 #[derive(Debug, Clone, PartialEq)]
-pub struct GatedGrad(pub Activation);
+pub struct GatedGrad {
+    pub activation: Activation,
+    pub adapters: Option<Adapters>,
+}
+
+impl GatedGrad {
+    pub fn new(activation: Activation) -> Self {
+        Self { activation, adapters: None }
+    }
+}
 
 impl OpRule for GatedGrad {
     fn name(&self) -> &'static str {
@@ -55,7 +106,7 @@ impl OpRule for GatedGrad {
     }
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
-        expect_inputs(self.name(), inputs, 2)?;
+        check_adapters(self.name(), self.adapters.as_ref(), inputs, 2)?;
         let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
         expect_shape(self.name(), inputs, 1, &[rows, cols / 2])?;
         Ok(vec![same_as(inputs[0])])
@@ -66,7 +117,8 @@ impl OpRule for GatedGrad {
     }
 
     fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(20.0 * io.inputs[1].shape.elements() as f64, io.bytes())
+        let flops = 20.0 * io.inputs[1].shape.elements() as f64;
+        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io), io.bytes())
     }
 }
 

@@ -2,7 +2,7 @@
 //! `Linear` makes the narrow rows of all; here is the way back from those to each layer's own columns.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as, token_rows};
-use crate::{Backward, Cost, GraphError, Node, Target, Value};
+use crate::{Backward, Cost, GraphError, Node, Target, Value, ValueId};
 
 /// The output columns of one adapted layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Adapters {
         })
     }
 
-    fn check(&self, op: &'static str, narrow: &Value, b: &Value) -> Result<(), GraphError> {
+    pub(crate) fn check(&self, op: &'static str, narrow: &Value, b: &Value) -> Result<(), GraphError> {
         let mut end = 0;
         for block in &self.blocks {
             if block.start < end || block.len == 0 || block.start + block.len > self.total {
@@ -50,8 +50,24 @@ impl Adapters {
         Ok(())
     }
 
-    fn flops(&self, tokens: usize, rank: usize) -> f64 {
+    pub(crate) fn flops(&self, tokens: usize, rank: usize) -> f64 {
         2.0 * tokens as f64 * self.rows() as f64 * rank as f64
+    }
+
+    /// Carries the gradient of what the adapters add on to their narrow rows and second matrices.
+    pub(crate) fn backward(
+        &self,
+        op: &'static str,
+        dy: ValueId,
+        [narrow, b]: [ValueId; 2],
+        pass: &mut Backward,
+    ) -> Result<(), GraphError> {
+        if !pass.trainable(b) {
+            return Err(GraphError::NotDifferentiable { op, value: "a frozen second matrix".to_owned() });
+        }
+        let op = AdapterUpGrad(self.clone());
+        let grad = pass.emit_with_parameters(op, vec![dy, narrow, b], &[b], Some(narrow))?;
+        pass.accumulate(narrow, grad.expect("asked for"))
     }
 }
 
@@ -81,13 +97,7 @@ impl OpRule for AdapterUp {
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
-        let (narrow, b) = (node.inputs[0], node.inputs[1]);
-        if !pass.trainable(b) {
-            return Err(GraphError::NotDifferentiable { op: self.name(), value: "a frozen second matrix".to_owned() });
-        }
-        let op = AdapterUpGrad(self.0.clone());
-        let grad = pass.emit_with_parameters(op, vec![dy, narrow, b], &[b], Some(narrow))?;
-        pass.accumulate(narrow, grad.expect("asked for"))
+        self.0.backward(self.name(), dy, [node.inputs[0], node.inputs[1]], pass)
     }
 }
 

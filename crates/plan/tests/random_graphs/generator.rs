@@ -278,7 +278,7 @@ impl<'s> Builder<'s> {
                 forward.push(RmsNorm { eps, weight, residual: true }, &operands, &classes);
             }
             6 if forward.cols(x).is_multiple_of(2) => {
-                forward.push(Gated(draw.activation()), &[x], &[class]);
+                forward.push(Gated::new(draw.activation()), &[x], &[class]);
             }
             6 | 7 => {
                 forward.push(Pointwise(draw.activation()), &[x], &[class]);

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Checks the CUDA kernels of the gated activation with adapters against float64 and times them beside those without.
+
+    python3 benches/peers/gated_check.py                        # check, then time
+    python3 benches/peers/gated_check.py --time-only
+    python3 benches/peers/gated_check.py --define GATED_STAGES=4
+
+Needs a GPU, PyTorch, and NVRTC with CUDA's headers; the kernels are compiled as the program compiles them.
+"""
+
+import argparse
+import sys
+
+import torch
+import torch.nn.functional as F
+
+from attention_check import NAMES, Kernels, distance, milliseconds
+
+WARPS, COLS = 4, 32
+# ‖result − float64‖ / ‖float64‖ that one rounding to the type explains.
+TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 5e-4}
+CURVES = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x) ** 2,
+}
+
+
+class Gated:
+    """One shape, with the tensors of both kernels. `sides` are the halves that have an adapter."""
+
+    def __init__(self, kernels, rows, cols, rank, sides=(0, 1), dtype=torch.bfloat16, curve="silu", stages=3):
+        make = lambda *shape: torch.randn(*shape, device="cuda").to(dtype)
+        self.kernels, self.rows, self.cols, self.rank, self.dtype = kernels, rows, cols, rank, dtype
+        self.sides, self.curve, self.stages, self.alpha, self.block_rows = sides, curve, stages, 0.75, 128
+        self.gate_up, self.dy = make(rows, 2 * cols), make(rows, cols)
+        self.narrow, self.b = make(rows, len(sides) * rank), make(len(sides) * cols, rank) / rank**0.5
+        self.out, self.d_gate_up = torch.empty_like(self.dy), torch.empty_like(self.gate_up)
+
+    def launch(self, gradient, out):
+        none = torch.empty(0, device="cuda", dtype=self.dtype)
+        matrices, narrows = [none, none], [none, none]
+        for index, side in enumerate(self.sides):
+            matrices[side] = self.b[index * self.cols :]
+            narrows[side] = self.narrow[:, index * self.rank :]
+        room = next(room for room in (16, 32, 64) if self.rank <= room)
+        name = f"{'gated_grad' if gradient else 'gated'}_{self.curve}_{NAMES[self.dtype]}_{room}"
+        shared_bytes = WARPS * self.stages * ((3 if gradient else 2) * 1024 + 2 * (room // 16 * 512))
+        grid = (-(-self.cols // (WARPS * COLS)), -(-self.rows // self.block_rows))
+        args = [self.gate_up, *([self.dy] if gradient else []), *matrices, *narrows, out]
+        args += [self.narrow.shape[1], self.rows, self.cols, self.rank, self.block_rows, self.alpha]
+        self.kernels.launch(f"gated_adapters_{NAMES[self.dtype]}", name, grid, 32 * WARPS, shared_bytes, args)
+
+    def forward(self):
+        self.launch(False, self.out)
+
+    def backward(self):
+        self.launch(True, self.d_gate_up)
+
+    def backward_in_place(self):
+        self.launch(True, self.gate_up)
+
+    def without_adapters(self, gradient):
+        grid = (-(-self.rows * (self.cols // 8) // 256), 1)
+        name = f"{'gated_grad' if gradient else 'gated'}_{self.curve}_{NAMES[self.dtype]}"
+        tensors = [self.gate_up, self.dy, self.d_gate_up] if gradient else [self.gate_up, self.out]
+        self.kernels.launch("activation", name, grid, 256, 0, [*tensors, self.rows, self.cols])
+
+    def reference(self):
+        """The result and the gradient in float64."""
+        gate_up = self.gate_up.double()
+        for index, side in enumerate(self.sides):
+            narrow = self.narrow[:, index * self.rank : (index + 1) * self.rank].double()
+            b = self.b[index * self.cols : (index + 1) * self.cols].double()
+            gate_up[:, side * self.cols : (side + 1) * self.cols] += self.alpha * narrow @ b.T
+        gate_up.requires_grad_()
+        gate, up = gate_up.split(self.cols, dim=1)
+        out = CURVES[self.curve](gate) * up
+        (d_gate_up,) = torch.autograd.grad((out * self.dy.double()).sum(), gate_up)
+        return out.detach(), d_gate_up
+
+
+def check(kernels, name, stages, **shape):
+    case = Gated(kernels, stages=stages, **shape)
+    out, d_gate_up = case.reference()
+    case.forward()
+    case.backward()
+    first = [case.out.clone(), case.d_gate_up.clone()]
+    errors = {"out": distance(case.out, out), "d_gate_up": distance(case.d_gate_up, d_gate_up)}
+    case.out.fill_(float("nan"))
+    case.block_rows = 32
+    case.forward()
+    case.backward_in_place()
+    same = torch.equal(first[0], case.out) and torch.equal(first[1], case.gate_up)
+    good = same and all(error <= TOLERANCE[case.dtype] for error in errors.values())
+    text = " ".join(f"{part} {error:.1e}" for part, error in errors.items())
+    print(f"{'ok  ' if good else 'FAIL'} {name:52} {text}{'' if same else ' DIFFERENT BITS'}", flush=True)
+    return good
+
+
+def check_all(kernels, stages):
+    good = True
+    for dtype in (torch.bfloat16, torch.float16):
+        for curve in CURVES:
+            for rows, cols, rank, sides in (
+                (1, 8, 4, (0, 1)),
+                (37, 40, 8, (0, 1)),
+                (300, 136, 16, (0, 1)),
+                (300, 136, 16, (0,)),
+                (300, 136, 16, (1,)),
+                (129, 264, 24, (0, 1)),
+                (500, 1024, 32, (0, 1)),
+                (131, 520, 64, (0, 1)),
+                (131, 520, 40, (1,)),
+            ):
+                name = f"{NAMES[dtype]} {curve} {rows} x {cols} rank {rank}, adapters of {sides}"
+                shape = dict(rows=rows, cols=cols, rank=rank, sides=sides, dtype=dtype, curve=curve)
+                good &= check(kernels, name, stages, **shape)
+    print("all good" if good else "SOMETHING IS WRONG", flush=True)
+    return good
+
+
+def time_all(kernels, stages, rows=4096, cols=14336, sets=3):
+    """Each call takes the next of several sets of tensors, so that none is in the cache."""
+    print(f"{rows} x {cols}, bf16, both halves adapted; microseconds and TB/s of the wide matrices")
+    for rank in (16, 8, 32, 64):
+        cases = [Gated(kernels, rows, cols, rank, stages=stages) for _ in range(sets)]
+        turn = [0]
+
+        def timed(work):
+            def next_set():
+                turn[0] = (turn[0] + 1) % sets
+                work(cases[turn[0]])
+
+            return 1000 * milliseconds(next_set)
+
+        wide = rows * cols * 2
+        rate = lambda us, times: f"{us:7.1f} us {times * wide / us / 1e6:5.2f} TB/s"
+        for block_rows in (64, 128, 256):
+            for case in cases:
+                case.block_rows = block_rows
+            forward, backward = timed(Gated.forward), timed(Gated.backward)
+            name = f"rank {rank}, {block_rows} rows a block"
+            print(f"{name:28} forward {rate(forward, 3)}   gradient {rate(backward, 5)}", flush=True)
+        if rank == 16:
+            forward = timed(lambda case: case.without_adapters(False))
+            backward = timed(lambda case: case.without_adapters(True))
+            print(f"{'without adapters':28} forward {rate(forward, 3)}   gradient {rate(backward, 5)}", flush=True)
+        del cases
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--define", action="append", default=[], help="a macro for the kernels, NAME or NAME=VALUE")
+    parser.add_argument("--time-only", action="store_true")
+    parser.add_argument("--check-only", action="store_true")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    kernels = Kernels(args.define)
+    stages = next((int(d.split("=")[1]) for d in args.define if d.startswith("GATED_STAGES=")), 3)
+    good = args.time_only or check_all(kernels, stages)
+    if not args.check_only:
+        time_all(kernels, stages)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
