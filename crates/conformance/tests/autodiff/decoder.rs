@@ -107,6 +107,7 @@ pub const PLAIN: Options = Options {
 };
 
 /// What every layer reads beside its weights.
+#[derive(Clone, Copy)]
 struct Inputs {
     positions: ValueId,
     table: ValueId,
@@ -173,7 +174,25 @@ fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inpu
     let qkv = m.apply(Rope { heads: HEADS, inverse: false }, &[qkv, inputs.table, inputs.positions]);
     let op = Attention { heads: HEADS, scale: 0.6, window: options.window, max_length: 5 };
     let [attended, _lse] = m.apply_all(op, &[qkv, inputs.boundaries]);
+    if options.score && layer + 1 == options.layers {
+        // From here on only the last tokens count, and what is dropped of them is what would be dropped of all.
+        let [x, attended, row_ids] =
+            [x, attended, inputs.row_ids].map(|rows| m.apply(LastRows, &[rows, inputs.boundaries]));
+        return rest_of_layer(m, options, layer, [x, attended], &Inputs { row_ids, ..*inputs });
+    }
+    rest_of_layer(m, options, layer, [x, attended], inputs)
+}
 
+/// What a layer does to each row by itself: the projection of what attention found, and the MLP.
+fn rest_of_layer(
+    m: &mut Model,
+    options: Options,
+    layer: usize,
+    [x, attended]: [ValueId; 2],
+    inputs: &Inputs,
+) -> ValueId {
+    let name = |part: &str| format!("{part}.{layer}");
+    let norm = |residual| RmsNorm { eps: 1e-3, weight: true, residual };
     let weight = m.parameter(&name("mlp_norm"), &[DIM]);
     let (x, normed) = if options.fused_residual {
         let out = linear(m, options, &name("o"), attended, DIM, None, inputs);

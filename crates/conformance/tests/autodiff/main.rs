@@ -120,6 +120,8 @@ fn every_parameter_of_a_decoder() {
         ("plain MLP, tied", Options { gated: false, activation: Activation::GeluTanh, tied: true, ..PLAIN }),
         ("dropout", Options { embed_dropout: true, fused_residual: true, ..PLAIN }),
         ("score head", Options { layers: 2, score: true, ..PLAIN }),
+        ("score head, fused residual, bias", Options { fused_residual: true, bias: true, score: true, ..PLAIN }),
+        ("score head, plain MLP", Options { layers: 2, gated: false, score: true, ..PLAIN }),
     ];
     for (seed, (name, options)) in cases.into_iter().enumerate() {
         let model = decoder(options, 200 + seed as u64);
@@ -135,8 +137,8 @@ fn adapters(model: &Model) -> Vec<ValueId> {
 #[test]
 fn adapters_over_a_frozen_base() {
     let lora = Some(Lora { rank: 3, p: 0.3 });
-    for (seed, split_qkv) in [(300, false), (301, true)] {
-        let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, ..PLAIN }, seed);
+    for (seed, split_qkv, score) in [(300, false, false), (301, true, false), (302, false, true), (303, true, true)] {
+        let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, score, ..PLAIN }, seed);
         let adapters = adapters(&model);
         assert_eq!(adapters.len(), 2 * 2 * if split_qkv { 6 } else { 4 });
         check("LoRA", &model, &adapters);
