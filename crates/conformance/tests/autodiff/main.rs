@@ -145,6 +145,23 @@ fn adapters_over_a_frozen_base() {
     }
 }
 
+/// Whether other tokens' rows are computed behind the last attention shows in no loss, whatever is dropped of the rest.
+#[test]
+fn rows_that_are_not_scored_change_nothing() {
+    let options = Options { layers: 2, lora: Some(Lora { rank: 3, p: 0.3 }), score: true, ..PLAIN };
+    for harness in Suite::new().harnesses() {
+        let losses = [false, true].map(|all_rows| {
+            // The same seed gives both the same weights.
+            let model = decoder(Options { all_rows, ..options }, 310);
+            let mut masks = Masks { harness: &mut *harness, known: HashMap::new() };
+            let arrays: Vec<(ValueId, Array)> = model.content.iter().map(|(v, t)| (*v, t.array(ACTIVE))).collect();
+            let loss = newest(&model.graph, model.slots.find("loss").expect("a loss"));
+            run_f64(&model.graph, &arrays, &mut masks)[loss.index()].as_ref().expect("a loss").data[0]
+        });
+        assert!((losses[0] - losses[1]).abs() < 1e-12 && losses[0] > 0.0, "{losses:?} on {}", harness.name());
+    }
+}
+
 #[test]
 fn some_parameters_alone() {
     let model = decoder(Options { layers: 2, bias: true, qk_norm: true, ..PLAIN }, 400);
