@@ -36,6 +36,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "norm.cu",
     "optimizer.cu",
     "rope.cu",
+    "rows.cu",
     "score.cu",
 ];
 

@@ -120,6 +120,8 @@ fn every_parameter_of_a_decoder() {
         ("plain MLP, tied", Options { gated: false, activation: Activation::GeluTanh, tied: true, ..PLAIN }),
         ("dropout", Options { embed_dropout: true, fused_residual: true, ..PLAIN }),
         ("score head", Options { layers: 2, score: true, ..PLAIN }),
+        ("score head, fused residual, bias", Options { fused_residual: true, bias: true, score: true, ..PLAIN }),
+        ("score head, plain MLP", Options { layers: 2, gated: false, score: true, ..PLAIN }),
     ];
     for (seed, (name, options)) in cases.into_iter().enumerate() {
         let model = decoder(options, 200 + seed as u64);
@@ -135,11 +137,28 @@ fn adapters(model: &Model) -> Vec<ValueId> {
 #[test]
 fn adapters_over_a_frozen_base() {
     let lora = Some(Lora { rank: 3, p: 0.3 });
-    for (seed, split_qkv) in [(300, false), (301, true)] {
-        let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, ..PLAIN }, seed);
+    for (seed, split_qkv, score) in [(300, false, false), (301, true, false), (302, false, true), (303, true, true)] {
+        let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, score, ..PLAIN }, seed);
         let adapters = adapters(&model);
         assert_eq!(adapters.len(), 2 * 2 * if split_qkv { 6 } else { 4 });
         check("LoRA", &model, &adapters);
+    }
+}
+
+/// Whether other tokens' rows are computed behind the last attention shows in no loss, whatever is dropped of the rest.
+#[test]
+fn rows_that_are_not_scored_change_nothing() {
+    let options = Options { layers: 2, lora: Some(Lora { rank: 3, p: 0.3 }), score: true, ..PLAIN };
+    for harness in Suite::new().harnesses() {
+        let losses = [false, true].map(|all_rows| {
+            // The same seed gives both the same weights.
+            let model = decoder(Options { all_rows, ..options }, 310);
+            let mut masks = Masks { harness: &mut *harness, known: HashMap::new() };
+            let arrays: Vec<(ValueId, Array)> = model.content.iter().map(|(v, t)| (*v, t.array(ACTIVE))).collect();
+            let loss = newest(&model.graph, model.slots.find("loss").expect("a loss"));
+            run_f64(&model.graph, &arrays, &mut masks)[loss.index()].as_ref().expect("a loss").data[0]
+        });
+        assert!((losses[0] - losses[1]).abs() < 1e-12 && losses[0] > 0.0, "{losses:?} on {}", harness.name());
     }
 }
 
