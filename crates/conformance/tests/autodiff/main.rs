@@ -140,6 +140,9 @@ fn adapters_over_a_frozen_base() {
         let adapters = adapters(&model);
         assert_eq!(adapters.len(), 2 * 2 * if split_qkv { 6 } else { 4 });
         check("LoRA", &model, &adapters);
+        let shares = |op: &Op| matches!(op, Op::GatedGrad(op) if op.last_share.is_some_and(|s| s.dropout.is_some()));
+        let shared = derive(&model, &adapters).graph.nodes.iter().filter(|node| shares(&node.op)).count();
+        assert_eq!(shared, if split_qkv { 2 } else { 0 }, "what down's adapters give is added by the activation");
     }
 }
 

@@ -12,7 +12,7 @@ mod optimizer;
 mod rope;
 mod score;
 
-pub use activation::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
+pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
 pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Block};
 pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, QUERY_TILE};
 pub use elementwise::{Add, Dropout};
