@@ -134,8 +134,8 @@ fn adapters(model: &Model) -> Vec<ValueId> {
 
 #[test]
 fn adapters_over_a_frozen_base() {
-    let lora = Some(Lora { rank: 3, p: 0.3 });
-    for (seed, split_qkv) in [(300, false), (301, true)] {
+    for (seed, split_qkv, rank) in [(300, false, 3), (301, true, 4)] {
+        let lora = Some(Lora { rank, p: 0.3 });
         let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, ..PLAIN }, seed);
         let adapters = adapters(&model);
         assert_eq!(adapters.len(), 2 * 2 * if split_qkv { 6 } else { 4 });

@@ -1,7 +1,7 @@
 //! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as, token_rows};
-use crate::ops::{Adapters, Dest, InnerDropout, Linear, LinearKind};
+use crate::ops::{Adapters, Dest, InnerDropout, Linear, LinearKind, added_inside};
 use crate::{Backward, Cost, Graph, GraphError, Node, Op, Value, ValueId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,15 +99,12 @@ pub struct AdapterShare {
     pub dropout: Option<InnerDropout>,
 }
 
-/// Narrow columns up to which a share is made on the way.
-const SHARE_COLS_MAX: usize = 64;
-
 /// If the last step of the gradient `dy` of `y` was to add an adapter's share to it: the gradient before that, the share,
 /// and what it is made of. The step is taken back.
 fn last_share(y: ValueId, dy: ValueId, pass: &mut Backward) -> (ValueId, Option<(AdapterShare, Vec<ValueId>)>) {
     let adds = |node: &Node, graph: &Graph| match &node.op {
         Op::Linear(Linear { kind: LinearKind::InputGrad, dest: Dest::Accumulate, cols: None, .. }) => {
-            graph.value(node.inputs[0]).shape.cols() <= SHARE_COLS_MAX
+            added_inside(graph.value(node.inputs[0]).shape.cols())
         }
         _ => false,
     };

@@ -13,7 +13,7 @@ mod rope;
 mod score;
 
 pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
-pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Block};
+pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Block, added_inside};
 pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, QUERY_TILE};
 pub use elementwise::{Add, Dropout};
 pub use embedding::{Embed, EmbedGrad};
