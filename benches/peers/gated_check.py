@@ -17,8 +17,11 @@ import torch.nn.functional as F
 from attention_check import NAMES, Kernels, distance, milliseconds
 
 WARPS, COLS = 4, 32
+# Of dropout: where it is, and what of 65,536 it drops.
+SITE, THRESHOLD = 7, 6554
 # ‖result − float64‖ / ‖float64‖ that one rounding to the type explains.
 TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 5e-4}
+SHARES = {None: "no share", False: "a share", True: "a share with dropout"}
 CURVES = {
     "silu": F.silu,
     "gelu": F.gelu,
@@ -31,12 +34,17 @@ CURVES = {
 class Gated:
     """One shape, with the tensors of both kernels. `sides` are the halves that have an adapter."""
 
-    def __init__(self, kernels, rows, cols, rank, sides=(0, 1), dtype=torch.bfloat16, curve="silu", stages=3):
+    def __init__(self, kernels, rows, cols, rank, sides=(0, 1), dtype=torch.bfloat16, curve="silu", stages=3, share=None):
         make = lambda *shape: torch.randn(*shape, device="cuda").to(dtype)
         self.kernels, self.rows, self.cols, self.rank, self.dtype = kernels, rows, cols, rank, dtype
         self.sides, self.curve, self.stages, self.alpha, self.block_rows = sides, curve, stages, 0.75, 128
         self.gate_up, self.dy = make(rows, 2 * cols), make(rows, cols)
         self.narrow, self.b = make(rows, len(sides) * rank), make(len(sides) * cols, rank) / rank**0.5
+        # What `down`'s adapter gives to the gradient: none, without dropout, or with it.
+        self.share, self.dh, self.a = share, make(rows, rank), make(rank, cols) / rank**0.5
+        self.row_ids = torch.randperm(rows, device="cuda").int()
+        self.key = torch.tensor([3, 1, 4, 1], device="cuda").int()
+        self.share_alpha = 0.5 * (65536 / (65536 - THRESHOLD) if share else 1.0)
         self.out, self.d_gate_up = torch.empty_like(self.dy), torch.empty_like(self.gate_up)
 
     def launch(self, gradient, out):
@@ -47,10 +55,16 @@ class Gated:
             narrows[side] = self.narrow[:, index * self.rank :]
         room = next(room for room in (16, 32, 64) if self.rank <= room)
         name = f"{'gated_grad' if gradient else 'gated'}_{self.curve}_{NAMES[self.dtype]}_{room}"
-        shared_bytes = WARPS * self.stages * ((3 if gradient else 2) * 1024 + 2 * (room // 16 * 512))
+        wide, stages = (3 if gradient else 2), (2 if gradient and room == 64 else self.stages)
+        shared_bytes = WARPS * stages * (wide * (1024 + room // 16 * 512) + (128 if gradient else 0))
         grid = (-(-self.cols // (WARPS * COLS)), -(-self.rows // self.block_rows))
         args = [self.gate_up, *([self.dy] if gradient else []), *matrices, *narrows, out]
         args += [self.narrow.shape[1], self.rows, self.cols, self.rank, self.block_rows, self.alpha]
+        if gradient and self.share is None:
+            args += [none, none, 0.0, none, none, 0, 0]
+        elif gradient:
+            args += [self.dh, self.a, self.share_alpha, *((self.row_ids, self.key) if self.share else (none, none))]
+            args += [SITE, THRESHOLD if self.share else 0]
         self.kernels.launch(f"gated_adapters_{NAMES[self.dtype]}", name, grid, 32 * WARPS, shared_bytes, args)
 
     def forward(self):
@@ -68,8 +82,19 @@ class Gated:
         tensors = [self.gate_up, self.dy, self.d_gate_up] if gradient else [self.gate_up, self.out]
         self.kernels.launch("activation", name, grid, 256, 0, [*tensors, self.rows, self.cols])
 
+    def mask(self):
+        """What dropout keeps, as the program's own kernel draws it."""
+        out = torch.empty(self.rows, self.cols, device="cuda")
+        ones, grid = torch.ones_like(out), (-(-self.rows * (-(-self.cols // 4)) // 256), 1)
+        args = [ones, self.row_ids, self.key, out, self.rows, self.cols, SITE, THRESHOLD, 1.0]
+        self.kernels.launch("elementwise", "dropout_f32", grid, 256, 0, args)
+        return out.double()
+
     def reference(self):
         """The result and the gradient in float64."""
+        dy = self.dy.double()
+        if self.share is not None:
+            dy = dy + self.share_alpha * (self.dh.double() @ self.a.double()) * (self.mask() if self.share else 1.0)
         gate_up = self.gate_up.double()
         for index, side in enumerate(self.sides):
             narrow = self.narrow[:, index * self.rank : (index + 1) * self.rank].double()
@@ -78,7 +103,7 @@ class Gated:
         gate_up.requires_grad_()
         gate, up = gate_up.split(self.cols, dim=1)
         out = CURVES[self.curve](gate) * up
-        (d_gate_up,) = torch.autograd.grad((out * self.dy.double()).sum(), gate_up)
+        (d_gate_up,) = torch.autograd.grad((out * dy).sum(), gate_up)
         return out.detach(), d_gate_up
 
 
@@ -96,7 +121,7 @@ def check(kernels, name, stages, **shape):
     same = torch.equal(first[0], case.out) and torch.equal(first[1], case.gate_up)
     good = same and all(error <= TOLERANCE[case.dtype] for error in errors.values())
     text = " ".join(f"{part} {error:.1e}" for part, error in errors.items())
-    print(f"{'ok  ' if good else 'FAIL'} {name:52} {text}{'' if same else ' DIFFERENT BITS'}", flush=True)
+    print(f"{'ok  ' if good else 'FAIL'} {name:72} {text}{'' if same else ' DIFFERENT BITS'}", flush=True)
     return good
 
 
@@ -114,10 +139,12 @@ def check_all(kernels, stages):
                 (500, 1024, 32, (0, 1)),
                 (131, 520, 64, (0, 1)),
                 (131, 520, 40, (1,)),
+                (131, 520, 16, ()),
             ):
-                name = f"{NAMES[dtype]} {curve} {rows} x {cols} rank {rank}, adapters of {sides}"
-                shape = dict(rows=rows, cols=cols, rank=rank, sides=sides, dtype=dtype, curve=curve)
-                good &= check(kernels, name, stages, **shape)
+                for share in (None, False, True):
+                    name = f"{NAMES[dtype]} {curve} {rows} x {cols} rank {rank}, adapters of {sides}, {SHARES[share]}"
+                    shape = dict(rows=rows, cols=cols, rank=rank, sides=sides, dtype=dtype, curve=curve, share=share)
+                    good &= check(kernels, name, stages, **shape)
     print("all good" if good else "SOMETHING IS WRONG", flush=True)
     return good
 
@@ -141,9 +168,12 @@ def time_all(kernels, stages, rows=4096, cols=14336, sets=3):
         for block_rows in (64, 128, 256):
             for case in cases:
                 case.block_rows = block_rows
-            forward, backward = timed(Gated.forward), timed(Gated.backward)
-            name = f"rank {rank}, {block_rows} rows a block"
-            print(f"{name:28} forward {rate(forward, 3)}   gradient {rate(backward, 5)}", flush=True)
+            text = f"{f'rank {rank}, {block_rows} rows a block':28} forward {rate(timed(Gated.forward), 3)}"
+            for share in (None, False, True):
+                for case in cases:
+                    case.share = share
+                text += f"   gradient, {SHARES[share]} {rate(timed(Gated.backward), 5)}"
+            print(text, flush=True)
         if rank == 16:
             forward = timed(lambda case: case.without_adapters(False))
             backward = timed(lambda case: case.without_adapters(True))

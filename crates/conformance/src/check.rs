@@ -1,7 +1,7 @@
 //! The one question every case asks: does each backend, under every placement, give what the
 //! reference gives, and always the same bits?
 
-use plimsoll_graph::ops::{Dest, Linear, LinearKind};
+use plimsoll_graph::ops::{AdapterShare, Dest, Linear, LinearKind};
 use plimsoll_graph::{DType, Op, OpRule, Value};
 use plimsoll_runtime::{Active, Backend};
 
@@ -128,7 +128,9 @@ fn format_of(inputs: &[Tensor]) -> DType {
 }
 
 fn drops(op: &Op) -> bool {
+    let drops = |share: AdapterShare| share.dropout.is_some();
     matches!(op, Op::Dropout(_) | Op::Linear(Linear { dropout: Some(_), .. }))
+        || matches!(op, Op::GatedGrad(op) if op.last_share.is_some_and(drops))
 }
 
 struct Case<'a> {

@@ -1,7 +1,9 @@
 //! Nonlinearities, gated and plain.
 
 use plimsoll_conformance::{F32_ELEMENTWISE, F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
-use plimsoll_graph::ops::{Activation, Adapters, Block, Gated, GatedGrad, Pointwise, PointwiseGrad};
+use plimsoll_graph::ops::{
+    Activation, AdapterShare, Adapters, Block, Gated, GatedGrad, InnerDropout, Pointwise, PointwiseGrad,
+};
 use plimsoll_runtime::Active;
 
 const ALL: [Activation; 5] =
@@ -134,7 +136,7 @@ fn gated_with_adapters() {
             let name = format!("{activation:?} {adapters:?} rank {}", case.3);
             let op = Gated { activation, adapters: Some(adapters.clone()) };
             suite.check(&name, op, &[gate_up.clone(), narrow.clone(), b.clone()], active, F32_SUMS);
-            let op = GatedGrad { activation, adapters: Some(adapters) };
+            let op = GatedGrad { adapters: Some(adapters), ..GatedGrad::new(activation) };
             suite.check(&name, op, &[gate_up, dy, narrow, b], active, F32_SUMS);
         }
     }
@@ -152,8 +154,54 @@ fn gated_with_adapters_in_sixteen_bits() {
             let op = Gated { activation, adapters: Some(adapters.clone()) };
             let inputs = [gate_up.clone(), narrow.clone(), b.clone()];
             suite.check_sixteen(&name, op, &inputs, &[0, 1, 2], active, once);
-            let op = GatedGrad { activation, adapters: Some(adapters) };
+            let op = GatedGrad { adapters: Some(adapters), ..GatedGrad::new(activation) };
             suite.check_sixteen(&name, op, &[gate_up, dy, narrow, b], &[0, 1, 2, 3], active, once);
+        }
+    }
+}
+
+/// Token slots, tokens in use, features, the adapters' rank (none of either half if zero), and the last share's.
+const SHARED: [(usize, usize, usize, usize, usize); 12] = [
+    (1, 1, 1, 0, 1),
+    (5, 3, 7, 3, 3),
+    (17, 16, 40, 8, 8),
+    (40, 33, 64, 0, 16),
+    (40, 40, 64, 16, 16),
+    (300, 299, 136, 16, 16),
+    (129, 129, 264, 4, 4),
+    (70, 65, 96, 32, 32),
+    (70, 70, 200, 0, 24),
+    (35, 33, 104, 64, 64),
+    (33, 33, 64, 16, 8),
+    (33, 30, 65, 16, 16),
+];
+
+/// What `down`'s adapter gives to the gradient, added on the way, with dropout and without.
+#[test]
+fn gated_gradient_with_a_last_share() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(57));
+    for (index, (rows, tokens, cols, rank, share_rank)) in SHARED.into_iter().enumerate() {
+        let halves: &[(usize, usize)] = if rank == 0 { &[] } else { &[(0, cols), (cols, cols)] };
+        let blocks: Vec<Block> = halves.iter().map(|&(start, len)| Block { start, len }).collect();
+        let adapters = (rank > 0).then(|| Adapters { alpha: 0.75, blocks, total: 2 * cols });
+        for dropout in [None, Some(InnerDropout { p: 0.3, site: 5 })] {
+            let last_share = Some(AdapterShare { alpha: -1.5, dropout });
+            let op = GatedGrad { activation: ALL[index % 5], adapters: adapters.clone(), last_share };
+            let mut inputs = vec![bent(random, rows, 2 * cols), random.tokens(rows, cols)];
+            if rank > 0 {
+                inputs.extend([random.tokens(rows, 2 * rank), random.fixed(&[2 * cols, rank])]);
+            }
+            inputs.extend([random.tokens(rows, share_rank), random.fixed(&[share_rank, cols])]);
+            let stored: Vec<usize> = (0..inputs.len()).collect();
+            if dropout.is_some() {
+                let ids = (0..rows as u32).map(|row| 7 * row + 3).collect();
+                inputs.extend([Tensor::row_ids(ids), Tensor::rng_key([3, 1, 4, 1])]);
+            }
+            let active = Active { tokens, sequences: 1 };
+            let name = format!("{rows} x {cols} rank {rank} share of rank {share_rank} {dropout:?}");
+            suite.check(&name, op.clone(), &inputs, active, F32_SUMS);
+            let once = Rounding::once(sums_of(rank + share_rank));
+            suite.check_sixteen(&name, op, &inputs, &stored, active, once);
         }
     }
 }

@@ -6,7 +6,8 @@ use plimsoll_graph::ops::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix};
-use crate::gated_adapters::{Adapted, TILE_COLS, TILE_ROWS};
+use crate::elementwise::DropoutSite;
+use crate::gated_adapters::{Adapted, Added, Share, Shared, TILE_COLS, TILE_ROWS};
 use crate::math::{normal, sigmoid, tanh};
 use crate::vector::{fill, fill_two, vectorized};
 
@@ -107,7 +108,8 @@ macro_rules! with_curve {
 pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
     let (gate_up, out): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
     if let Some(adapters) = &op.adapters {
-        let adapted = Adapted { product: gate_up, adapters, narrow: call.input(1)?, b: call.input(2)? };
+        let added = Added { adapters, narrow: call.input(1)?, b: call.input(2)? };
+        let adapted = Adapted { product: gate_up, adapters: Some(added) };
         for_each_tile(call, out.rows, out.cols, |rows, cols| {
             // SAFETY: a tile of the output, and of both halves of the input.
             unsafe { with_curve!(op.activation, gated_tile(&adapted, out, rows.clone(), cols)) };
@@ -159,12 +161,17 @@ vectorized! {
 
 pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
     let (gate_up, dy, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
-    if let Some(adapters) = &op.adapters {
-        let adapted = Adapted { product: gate_up, adapters, narrow: call.input(2)?, b: call.input(3)? };
+    if op.adapters.is_some() || op.last_share.is_some() {
+        let added = match (&op.adapters, op.adapter_inputs()) {
+            (Some(adapters), Some(at)) => Some(Added { adapters, narrow: call.input(at)?, b: call.input(at + 1)? }),
+            _ => None,
+        };
+        let adapted = Adapted { product: gate_up, adapters: added };
+        let shared = Shared { gradient: dy, share: last_share(op, call)? };
         for_each_tile(call, dy.rows, dy.cols, |rows, cols| {
             // SAFETY: a tile of `dy`, and of both halves of the input and of the output, which is the input or lies
             // elsewhere.
-            unsafe { with_curve!(op.activation, gated_grad_tile(&adapted, dy, out, rows.clone(), cols)) };
+            unsafe { with_curve!(op.activation, gated_grad_tile(&adapted, &shared, out, rows.clone(), cols)) };
         });
         return Ok(());
     }
@@ -175,6 +182,16 @@ pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError
         }
     });
     Ok(())
+}
+
+/// What is still to be added to the gradient that comes in.
+fn last_share<'a>(op: &GatedGrad, call: &'a Call) -> Result<Option<Share<'a>>, RuntimeError> {
+    let (Some(share), Some(at)) = (op.last_share, op.share_inputs()) else { return Ok(None) };
+    let site = match share.dropout {
+        Some(dropout) => Some(DropoutSite::new(call, dropout.p, dropout.site, at + 2)?),
+        None => None,
+    };
+    Ok(Some(Share { alpha: share.alpha, dh: call.input(at)?, a: call.input(at + 1)?, site }))
 }
 
 vectorized! {
@@ -194,7 +211,7 @@ vectorized! {
 vectorized! {
     unsafe fn gated_grad_tile<C: Curve>(
         adapted: &Adapted,
-        dy: Matrix,
+        shared: &Shared,
         out: Matrix,
         rows: Range<usize>,
         cols: Range<usize>,
@@ -203,13 +220,12 @@ vectorized! {
         // SAFETY: the caller vouches for the tile; all of it that is read from the input is read before it is written.
         unsafe {
             adapted.load(rows.start, rows.len(), cols.start, cols.len(), &mut gate);
-            adapted.load(rows.start, rows.len(), dy.cols + cols.start, cols.len(), &mut up);
+            adapted.load(rows.start, rows.len(), out.cols / 2 + cols.start, cols.len(), &mut up);
             for (row, (gate, up)) in rows.zip(gate.iter().zip(&up)) {
-                let (to, dy) = (out.row(row).add(cols.start), dy.row(row).add(cols.start));
+                let (to, dy) = (out.row(row).add(cols.start), shared.load(row, cols.start, cols.len()));
                 fill_two(cols.len(), to, to.add(out.cols / 2), |i| {
                     let (value, slope) = C::both(gate[i]);
-                    let dy = *dy.add(i);
-                    (dy * up[i] * slope, dy * value)
+                    (dy[i] * up[i] * slope, dy[i] * value)
                 });
             }
         }

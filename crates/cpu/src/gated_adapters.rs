@@ -1,9 +1,10 @@
-//! The sum of a product and what adapters add to it, made where it is read: some rows of some columns at a time, in a
+//! Sums of a product and what adapters add to it, made where they are read: some rows of some columns at a time, in a
 //! local array.
 
 use plimsoll_graph::ops::Adapters;
 
 use crate::args::Matrix;
+use crate::elementwise::DropoutSite;
 
 pub(crate) const TILE_ROWS: usize = 16;
 pub(crate) const TILE_COLS: usize = 64;
@@ -13,10 +14,16 @@ const PANEL_DEPTH: usize = 16;
 pub(crate) type Tile = [[f32; TILE_COLS]; TILE_ROWS];
 type Panel = [[f32; TILE_COLS]; PANEL_DEPTH];
 
-/// A product, and its adapters with their narrow rows and second matrices.
+/// A product, and what is added to it, if anything is.
 #[derive(Clone, Copy)]
 pub(crate) struct Adapted<'a> {
     pub product: Matrix,
+    pub adapters: Option<Added<'a>>,
+}
+
+/// Adapters with their narrow rows and second matrices.
+#[derive(Clone, Copy)]
+pub(crate) struct Added<'a> {
     pub adapters: &'a Adapters,
     pub narrow: Matrix,
     pub b: Matrix,
@@ -36,8 +43,9 @@ impl Adapted<'_> {
                 std::ptr::copy_nonoverlapping(from, line.as_mut_ptr(), cols);
             }
         }
-        let rank = self.b.cols;
-        for (block, first_row, first_col) in self.adapters.places(rank) {
+        let Some(Added { adapters, narrow, b }) = self.adapters else { return };
+        let rank = b.cols;
+        for (block, first_row, first_col) in adapters.places(rank) {
             let (start, end) = (block.start.max(col), (block.start + block.len).min(col + cols));
             if start >= end {
                 continue;
@@ -46,15 +54,60 @@ impl Adapted<'_> {
                 let len = PANEL_DEPTH.min(rank - depth);
                 // SAFETY: these rows and columns belong to the block, whose matrices were checked with the graph.
                 unsafe {
-                    let weight = self.b.row(first_row + start - block.start).add(depth);
+                    let weight = b.row(first_row + start - block.start).add(depth);
                     let panel = turned(weight, rank, start - col..end - col, len);
                     for (offset, line) in tile[..rows].iter_mut().enumerate() {
-                        let narrow = self.narrow.row(row + offset).add(first_col + depth);
-                        add_row(line, &panel, narrow, len, self.adapters.alpha);
+                        let narrow = narrow.row(row + offset).add(first_col + depth);
+                        add_row(line, &panel, narrow, len, adapters.alpha);
                     }
                 }
             }
         }
+    }
+}
+
+/// A gradient, and the share of it that an adapter's first matrix gives, if that is still to be added.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    pub gradient: Matrix,
+    pub share: Option<Share<'a>>,
+}
+
+/// `drop(α·dh·A)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Share<'a> {
+    pub alpha: f32,
+    pub dh: Matrix,
+    pub a: Matrix,
+    pub site: Option<DropoutSite<'a>>,
+}
+
+impl Shared<'_> {
+    /// One row of `cols` columns from `col` on, with the share.
+    ///
+    /// # Safety
+    /// The row and the columns must lie in the gradient, and fit a tile's row.
+    #[inline(always)]
+    pub(crate) unsafe fn load(&self, row: usize, col: usize, cols: usize) -> [f32; TILE_COLS] {
+        let mut line = [0.0; TILE_COLS];
+        // SAFETY: the caller vouches for the row and the columns.
+        unsafe { std::ptr::copy_nonoverlapping(self.gradient.row(row).add(col), line.as_mut_ptr(), cols) };
+        let Some(share) = self.share else { return line };
+        let mut sums = [0.0f32; TILE_COLS];
+        for depth in 0..share.a.rows {
+            // SAFETY: as above; the matrices were checked with the graph.
+            let (factor, weights) = unsafe { (*share.dh.row(row).add(depth), share.a.row(depth).add(col)) };
+            for (index, sum) in sums[..cols].iter_mut().enumerate() {
+                // SAFETY: as above.
+                *sum = unsafe { factor.mul_add(*weights.add(index), *sum) };
+            }
+        }
+        let mask = share.site.map(|site| site.row(row));
+        for (index, (x, sum)) in line.iter_mut().zip(&sums).enumerate() {
+            let kept = mask.map_or(1.0, |mask| mask.factor((col + index) as u32));
+            *x = (share.alpha * kept).mul_add(*sum, *x);
+        }
+        line
     }
 }
 

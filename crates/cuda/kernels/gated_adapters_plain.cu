@@ -12,6 +12,22 @@ struct Spans {
     Span spans[SPANS_MAX];
 };
 
+// Of two rows of `rank` numbers, in packs where every row begins with one.
+template <typename T> __device__ __forceinline__ float dot(const T* a, const T* b, u32 rank) {
+    constexpr int N = Pack<T>::N;
+    const bool wide = rank % N == 0;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (u32 k = 0; k < rank; k += N) {
+        float x[N], y[N];
+        load_some(a + k, int(rank - k), wide, x);
+        load_some(b + k, int(rank - k), wide, y);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum = fmaf(x[i], y[i], sum);
+    }
+    return sum;
+}
+
 // Adds what adapters add to columns `col ..` of one row.
 template <typename T, int N>
 __device__ __forceinline__ void add_adapters(const Spans& spans, const T* narrow, const T* b, u32 col, int count,
@@ -24,21 +40,51 @@ __device__ __forceinline__ void add_adapters(const Spans& spans, const T* narrow
         for (int i = 0; i < N; i++) {
             const u64 column = col + i;
             if (i >= count || column < span.start || column >= span.start + span.len) continue;
-            const T* weight = b + (span.row + column - span.start) * rank;
-            float sum = 0.0f;
-#pragma unroll 1
-            for (u32 k = 0; k < rank; k++) sum = fmaf(to_float(from[k]), to_float(weight[k]), sum);
+            const float sum = dot(from, b + (span.row + column - span.start) * rank, rank);
             x[i] = fmaf(alpha, sum, x[i]);
         }
     }
+}
+
+// What an adapter's first matrix `a` [rank, cols] gives to a gradient: drop(α·dh·A). Null if there is none.
+template <typename T> struct Share {
+    const T* dh;
+    const T* a;
+    u32 rank;
+    float alpha;
+    const u32* row_ids;
+    const u32* key;
+    u32 site, threshold;
+    float scale;
+};
+
+// Adds the last share of a gradient to columns `col ..` of one row.
+template <typename T, int N>
+__device__ __forceinline__ void add_share(const Share<T>& share, u32 row, u32 col, u32 cols, int count, float (&d)[N]) {
+    float sums[N] = {};
+#pragma unroll 1
+    for (u32 k = 0; k < share.rank; k++) {
+        const float factor = to_float(share.dh[u64(row) * share.rank + k]);
+        float weights[N];
+        load_some(share.a + u64(k) * cols + col, count, cols % N == 0, weights);
+#pragma unroll
+        for (int i = 0; i < N; i++) sums[i] = fmaf(factor, weights[i], sums[i]);
+    }
+    if (share.row_ids != nullptr) {
+        const RowMask mask = Mask(share.key, share.site, share.threshold, share.scale).row(share.row_ids[row]);
+#pragma unroll
+        for (int i = 0; i < N; i++) sums[i] *= mask.factor(col + i);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) d[i] = fmaf(share.alpha, sums[i], d[i]);
 }
 
 // A thread has one run of columns of one row, in both halves; `cols` are those of one. `out` may be `gate_up` for the
 // gradient: a thread writes the elements it read.
 template <typename T, typename Curve, bool GRADIENT>
 __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up, const T* dy, const T* narrow,
-                                            const T* b, T* out, u32 narrow_stride, u32 rows, u32 cols, u32 rank,
-                                            float alpha) {
+                                            const T* b, const Share<T>& share, T* out, u32 narrow_stride, u32 rows,
+                                            u32 cols, u32 rank, float alpha) {
     constexpr int N = Pack<T>::N;
     const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
     const u32 row = index / chunks, at = index % chunks * N;
@@ -52,7 +98,10 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
     load_some(gate_up + start + cols, count, wide, up);
     add_adapters(spans, narrow_row, b, at, count, rank, alpha, gate);
     add_adapters(spans, narrow_row, b, cols + at, count, rank, alpha, up);
-    if constexpr (GRADIENT) load_some(dy + u64(row) * cols + at, count, wide, d);
+    if constexpr (GRADIENT) {
+        load_some(dy + u64(row) * cols + at, count, wide, d);
+        if (share.a != nullptr) add_share(share, row, at, cols, count, d);
+    }
 #pragma unroll
     for (int i = 0; i < N; i++) {
         if constexpr (GRADIENT) {
@@ -75,12 +124,17 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         gated_##curve##_##suffix(const Spans spans, const T* gate_up, const T* narrow, const T* b, T* out,             \
                                  u32 narrow_stride, u32 rows, u32 cols, u32 rank, float alpha) {                       \
-        gated_plain<T, curve, false>(spans, gate_up, nullptr, narrow, b, out, narrow_stride, rows, cols, rank, alpha); \
+        gated_plain<T, curve, false>(spans, gate_up, nullptr, narrow, b, Share<T>{}, out, narrow_stride, rows, cols,   \
+                                     rank, alpha);                                                                     \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         gated_grad_##curve##_##suffix(const Spans spans, const T* gate_up, const T* dy, const T* narrow, const T* b,   \
-                                      T* out, u32 narrow_stride, u32 rows, u32 cols, u32 rank, float alpha) {          \
-        gated_plain<T, curve, true>(spans, gate_up, dy, narrow, b, out, narrow_stride, rows, cols, rank, alpha);       \
+                                      T* out, u32 narrow_stride, u32 rows, u32 cols, u32 rank, float alpha,            \
+                                      const T* dh, const T* a, u32 share_rank, float share_alpha, const u32* row_ids,  \
+                                      const u32* key, u32 site, u32 threshold, float scale) {                          \
+        const Share<T> share = {dh, a, share_rank, share_alpha, row_ids, key, site, threshold, scale};                 \
+        gated_plain<T, curve, true>(spans, gate_up, dy, narrow, b, share, out, narrow_stride, rows, cols, rank,        \
+                                    alpha);                                                                            \
     }
 
 #define KERNELS(suffix, T)                                                                                             \

@@ -5,7 +5,7 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call};
 use crate::elementwise::{THREADS, flat_grid, row_grid};
-use crate::gated_adapters::{Operands, gated_adapters};
+use crate::gated_adapters::{Added, Operands, Share, gated_adapters};
 
 const MODULE: &str = "activation";
 
@@ -22,8 +22,9 @@ pub(crate) fn curve(activation: Activation) -> &'static str {
 
 pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
     if let Some(adapters) = &op.adapters {
-        let operands = Operands { gate_up: call.input(0), dy: None, narrow: call.input(1), b: call.input(2) };
-        return gated_adapters(op.activation, adapters, call, &operands);
+        let added = Some(Added { adapters, narrow: call.input(1), b: call.input(2) });
+        let operands = Operands { gate_up: call.input(0), dy: None, added, share: None };
+        return gated_adapters(op.activation, call, &operands);
     }
     let (gate_up, out) = (call.input(0), call.output(0));
     let kernel = format!("gated_{}_{}", curve(op.activation), call.suffix_of(&[gate_up, out])?);
@@ -32,10 +33,17 @@ pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
 }
 
 pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
-    if let Some(adapters) = &op.adapters {
-        let (dy, narrow) = (Some(call.input(1)), call.input(2));
-        let operands = Operands { gate_up: call.input(0), dy, narrow, b: call.input(3) };
-        return gated_adapters(op.activation, adapters, call, &operands);
+    if op.adapters.is_some() || op.last_share.is_some() {
+        let place = op.adapters.as_ref().zip(op.adapter_inputs());
+        let added = place.map(|(adapters, at)| Added { adapters, narrow: call.input(at), b: call.input(at + 1) });
+        let share = op.last_share.zip(op.share_inputs()).map(|(op, at)| Share {
+            op,
+            dh: call.input(at),
+            a: call.input(at + 1),
+            mask: op.dropout.map(|_| [call.input(at + 2).ptr, call.input(at + 3).ptr]),
+        });
+        let operands = Operands { gate_up: call.input(0), dy: Some(call.input(1)), added, share };
+        return gated_adapters(op.activation, call, &operands);
     }
     let (gate_up, dy, out) = (call.input(0), call.input(1), call.output(0));
     let kernel = format!("gated_grad_{}_{}", curve(op.activation), call.suffix_of(&[gate_up, dy, out])?);

@@ -4,12 +4,13 @@
 //! types and shapes alone, so a plan does not show in the bits.
 
 use plimsoll_graph::DType;
-use plimsoll_graph::ops::{Activation, Adapters};
+use plimsoll_graph::ops::{Activation, AdapterShare, Adapters, Block};
 use plimsoll_runtime::RuntimeError;
 
 use crate::activation::curve;
 use crate::call::{Args, Call, Operand};
 use crate::elementwise::{THREADS, row_grid};
+use crate::mask::Keep;
 use crate::narrow::{WARP, fits, room_for};
 
 /// Narrow columns that the kernels on tensor cores have room for.
@@ -17,15 +18,42 @@ const ROOMS: [usize; 3] = [16, 32, 64];
 /// `SPANS_MAX` in `kernels/gated_adapters_plain.cu`.
 const SPANS_MAX: usize = 8;
 
-/// What the operator reads; `dy` for the gradient.
-pub(crate) struct Operands {
+/// What the operator reads; `dy` for the gradient, which may lack its last share.
+pub(crate) struct Operands<'a> {
     pub gate_up: Operand,
     pub dy: Option<Operand>,
+    pub added: Option<Added<'a>>,
+    pub share: Option<Share>,
+}
+
+/// Adapters, their narrow rows and second matrices.
+#[derive(Clone, Copy)]
+pub(crate) struct Added<'a> {
+    pub adapters: &'a Adapters,
     pub narrow: Operand,
     pub b: Operand,
 }
 
-impl Operands {
+/// `drop(α·dh·A)`, with the addresses of row ids and key if anything is dropped.
+#[derive(Clone, Copy)]
+pub(crate) struct Share {
+    pub op: AdapterShare,
+    pub dh: Operand,
+    pub a: Operand,
+    pub mask: Option<[u64; 2]>,
+}
+
+impl Share {
+    fn keep(&self) -> Keep {
+        self.op.dropout.map_or(Keep { threshold: 0, scale: 1.0 }, |dropout| Keep::new(dropout.p))
+    }
+
+    fn site(&self) -> u32 {
+        self.op.dropout.map_or(0, |dropout| dropout.site)
+    }
+}
+
+impl Operands<'_> {
     fn kind(&self) -> &'static str {
         if self.dy.is_some() { "gated_grad" } else { "gated" }
     }
@@ -34,29 +62,41 @@ impl Operands {
     fn cols(&self) -> usize {
         self.gate_up.cols / 2
     }
+
+    /// The rank, if all have the same.
+    fn rank(&self) -> Option<usize> {
+        match (self.added.map(|added| added.b.cols), self.share.map(|share| share.dh.cols)) {
+            (Some(rank), Some(other)) => (rank == other).then_some(rank),
+            (rank, other) => rank.or(other),
+        }
+    }
+
+    /// All that have the activation's type.
+    fn of_one_type(&self) -> Vec<Operand> {
+        let mut all = vec![self.gate_up];
+        all.extend(self.dy);
+        all.extend(self.added.iter().flat_map(|added| [added.narrow, added.b]));
+        all.extend(self.share.iter().flat_map(|share| [share.dh, share.a]));
+        all
+    }
 }
 
-pub(crate) fn gated_adapters(
-    activation: Activation,
-    adapters: &Adapters,
-    call: &Call,
-    operands: &Operands,
-) -> Result<(), RuntimeError> {
-    let Operands { gate_up, dy, narrow, b } = operands;
-    let mut all = vec![*gate_up, *narrow, *b, call.output(0)];
-    all.extend(*dy);
+pub(crate) fn gated_adapters(activation: Activation, call: &Call, operands: &Operands) -> Result<(), RuntimeError> {
+    let mut all = operands.of_one_type();
+    all.push(call.output(0));
     let suffix = call.suffix_of(&all)?;
     let name = format!("{}_{}_{suffix}", operands.kind(), curve(activation));
-    let module = match gate_up.dtype {
+    let module = match operands.gate_up.dtype {
         DType::BF16 => Some("gated_adapters_bf16"),
         DType::F16 => Some("gated_adapters_f16"),
         _ => None,
     };
-    match (module, halves(adapters)) {
-        (Some(module), Some(halves)) if fits(b.cols, operands.cols()) => {
-            on_tensor_cores(module, &name, adapters, halves, call, operands)
+    let halves = operands.added.map_or(Some([None; 2]), |added| halves(added.adapters));
+    match (module, halves, operands.rank()) {
+        (Some(module), Some(halves), Some(rank)) if fits(rank, operands.cols()) => {
+            on_tensor_cores(module, &name, halves, rank, call, operands)
         }
-        _ => plain(&name, adapters, call, operands),
+        _ => plain(&name, call, operands),
     }
 }
 
@@ -80,7 +120,6 @@ struct Shape {
 
 impl Shape {
     const WARPS: usize = 4;
-    const STAGES: usize = 3;
     const BLOCK_COLS: usize = Self::WARPS * 32;
     /// Rows of a block: many, for each reads its share of the second matrices; fewer where blocks would be.
     const ROWS_MAX: usize = 128;
@@ -90,7 +129,9 @@ impl Shape {
     fn new(rank: usize, gradient: bool, rows: usize, cols: usize, sm_count: usize) -> Self {
         let room = room_for(rank, &ROOMS);
         let wide = if gradient { 3 } else { 2 };
-        let stage_bytes = wide * 1024 + 2 * (room / 16 * 512);
+        let stage_bytes = wide * (1024 + room / 16 * 512) + if gradient { 128 } else { 0 };
+        // Small cards have room for no more.
+        let stages = if gradient && room == 64 { 2 } else { 3 };
         let column_blocks = cols.div_ceil(Self::BLOCK_COLS);
         let mut block_rows = Self::ROWS_MAX;
         while block_rows > Self::ROWS_MIN
@@ -98,78 +139,98 @@ impl Shape {
         {
             block_rows /= 2;
         }
-        Self { room, shared_bytes: (Self::WARPS * Self::STAGES * stage_bytes) as u32, block_rows }
+        Self { room, shared_bytes: (Self::WARPS * stages * stage_bytes) as u32, block_rows }
     }
 }
 
 fn on_tensor_cores(
     module: &'static str,
     name: &str,
-    adapters: &Adapters,
     halves: [Option<usize>; 2],
+    rank: usize,
     call: &Call,
     operands: &Operands,
 ) -> Result<(), RuntimeError> {
-    let Operands { gate_up, dy, narrow, b } = operands;
-    let (rows, cols, rank) = (gate_up.rows, operands.cols(), b.cols);
+    let Operands { gate_up, dy, added, share } = operands;
+    let (rows, cols) = (gate_up.rows, operands.cols());
     let shape = Shape::new(rank, dy.is_some(), rows, cols, call.sm_count() as usize);
-    let at = |place: fn(usize, &Operand, usize, usize) -> u64, operand: &Operand| {
-        halves.map(|index| index.map_or(0, |index| place(index, operand, cols, rank)))
+    let place = |side: usize, at: fn(&Added, usize, usize, usize) -> u64| match (added, halves[side]) {
+        (Some(added), Some(index)) => at(added, index, cols, rank),
+        _ => 0,
     };
-    let matrices = at(|index, b, cols, _| b.at(index * cols, 0), b);
-    let narrows = at(|index, narrow, _, rank| narrow.at(0, index * rank), narrow);
+    let [gate_b, up_b] = [0, 1].map(|side| place(side, |added, index, cols, _| added.b.at(index * cols, 0)));
+    let [gate_h, up_h] = [0, 1].map(|side| place(side, |added, index, _, rank| added.narrow.at(0, index * rank)));
     let mut args = Args::new().ptr(gate_up.ptr);
     if let Some(dy) = dy {
         args = args.ptr(dy.ptr);
     }
-    let args = args
-        .ptr(matrices[0])
-        .ptr(matrices[1])
-        .ptr(narrows[0])
-        .ptr(narrows[1])
+    let mut args = args
+        .ptr(gate_b)
+        .ptr(up_b)
+        .ptr(gate_h)
+        .ptr(up_h)
         .ptr(call.output(0).ptr)
-        .u32(narrow.cols as u32)
+        .u32(added.map_or(0, |added| added.narrow.cols) as u32)
         .u32(rows as u32)
         .u32(cols as u32)
         .u32(rank as u32)
         .u32(shape.block_rows as u32)
-        .f32(adapters.alpha);
+        .f32(added.map_or(0.0, |added| added.adapters.alpha));
+    if dy.is_some() {
+        args = match share {
+            Some(share) => {
+                let ([row_ids, key], keep) = (share.mask.unwrap_or_default(), share.keep());
+                let args = args.ptr(share.dh.ptr).ptr(share.a.ptr).f32(share.op.alpha * keep.scale);
+                args.ptr(row_ids).ptr(key).u32(share.site()).u32(keep.threshold)
+            }
+            None => args.ptr(0).ptr(0).f32(0.0).ptr(0).ptr(0).u32(0).u32(0),
+        };
+    }
     let grid = (cols.div_ceil(Shape::BLOCK_COLS) as u32, rows.div_ceil(shape.block_rows) as u32, 1);
     let kernel = format!("{name}_{}", shape.room);
     call.launch(module, &kernel, grid, Shape::WARPS as u32 * WARP, shape.shared_bytes, args)
 }
 
 /// Any rank, any columns, any type.
-fn plain(name: &str, adapters: &Adapters, call: &Call, operands: &Operands) -> Result<(), RuntimeError> {
-    let Operands { gate_up, dy, narrow, b } = operands;
-    if adapters.blocks.len() > SPANS_MAX {
-        return Err(call.error(format!("{} adapters are more than {SPANS_MAX}", adapters.blocks.len())));
+fn plain(name: &str, call: &Call, operands: &Operands) -> Result<(), RuntimeError> {
+    let Operands { gate_up, dy, added, share } = operands;
+    let mut spans: Vec<[u64; 4]> = Vec::new();
+    if let Some(Added { adapters, b, .. }) = added {
+        let span = |(block, row, first): (Block, usize, usize)| [block.start, block.len, row, first].map(|n| n as u64);
+        spans.extend(adapters.places(b.cols).map(span));
     }
-    let spans: Vec<[u64; 4]> = adapters
-        .places(b.cols)
-        .map(|(block, row, first)| [block.start, block.len, row, first].map(|n| n as u64))
-        .collect();
+    if spans.len() > SPANS_MAX {
+        return Err(call.error(format!("{} adapters are more than {SPANS_MAX}", spans.len())));
+    }
     let mut args = Args::with_table(&spans, SPANS_MAX).ptr(gate_up.ptr);
     if let Some(dy) = dy {
         args = args.ptr(dy.ptr);
     }
-    let args = args
-        .ptr(narrow.ptr)
-        .ptr(b.ptr)
+    let mut args = args
+        .ptr(added.map_or(0, |added| added.narrow.ptr))
+        .ptr(added.map_or(0, |added| added.b.ptr))
         .ptr(call.output(0).ptr)
-        .u32(narrow.cols as u32)
+        .u32(added.map_or(0, |added| added.narrow.cols) as u32)
         .u32(gate_up.rows as u32)
         .u32(operands.cols() as u32)
-        .u32(b.cols as u32)
-        .f32(adapters.alpha);
+        .u32(added.map_or(0, |added| added.b.cols) as u32)
+        .f32(added.map_or(0.0, |added| added.adapters.alpha));
+    if dy.is_some() {
+        args = match share {
+            Some(share) => {
+                let ([row_ids, key], keep) = (share.mask.unwrap_or_default(), share.keep());
+                let args = args.ptr(share.dh.ptr).ptr(share.a.ptr).u32(share.dh.cols as u32).f32(share.op.alpha);
+                args.ptr(row_ids).ptr(key).u32(share.site()).u32(keep.threshold).f32(keep.scale)
+            }
+            None => args.ptr(0).ptr(0).u32(0).f32(0.0).ptr(0).ptr(0).u32(0).u32(0).f32(0.0),
+        };
+    }
     let half = Operand { cols: operands.cols(), ..*gate_up };
     call.launch("gated_adapters_plain", name, row_grid(call, &half)?, THREADS, 0, args)
 }
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_graph::ops::Block;
-
     use super::*;
     use crate::narrow::shared_bytes_max;
 

@@ -46,6 +46,18 @@ impl Backward<'_> {
         self.grads.insert(value, grad);
     }
 
+    /// Takes back the node that was emitted last, if it made nothing but `value` and the rule that asks can do its work:
+    /// nobody has read the value yet, and nobody will.
+    pub fn take_back(&mut self, value: ValueId, wanted: impl FnOnce(&Node, &Graph) -> bool) -> Option<Node> {
+        let newest = value.index() + 1 == self.graph.values.len();
+        let node = self.graph.nodes.last().filter(|node| newest && node.outputs == [value])?;
+        if !wanted(node, self.graph) {
+            return None;
+        }
+        self.graph.values.pop();
+        self.graph.nodes.pop()
+    }
+
     /// Adds a contribution to a value's gradient.
     pub fn accumulate(&mut self, value: ValueId, grad: ValueId) -> Result<(), GraphError> {
         if !self.needs(value) {

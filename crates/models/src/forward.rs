@@ -2,7 +2,7 @@
 
 use plimsoll_graph::ops::{
     AdapterUp, Adapters, Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, LastRows, Linear,
-    PairLoss, RmsNorm, Rope, VocabLoss,
+    PairLoss, RmsNorm, Rope, VocabLoss, added_inside,
 };
 use plimsoll_graph::{Class, Graph, SlotId, SlotTable, ValueId};
 
@@ -190,11 +190,17 @@ impl<'a> Forward<'a> {
 
     fn mlp(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
         let [.., gate_up, down] = self.decoder.projections();
-        let prefix = format!("layers.{layer}.{}", gate_up.name);
-        let (adapters, narrow) = self.narrow_rows(x, &prefix, &gate_up)?.unzip();
-        // What the adapters add is added where the product is read next, and so never written.
-        let product = self.base_product(x, None, &prefix, &gate_up, Class("gate_up"))?;
-        let mut operands = vec![product];
+        let inside = self.decoder.recipe.lora.as_ref().is_some_and(|lora| added_inside(lora.r));
+        let (gate_up, adapted) = if inside {
+            // What the adapters add is added where the product is read next, and so never written.
+            let prefix = format!("layers.{layer}.{}", gate_up.name);
+            let adapted = self.narrow_rows(x, &prefix, &gate_up)?;
+            (self.base_product(x, None, &prefix, &gate_up, Class("gate_up"))?, adapted)
+        } else {
+            (self.project(x, layer, &gate_up, Class("gate_up"))?, None)
+        };
+        let (adapters, narrow) = adapted.unzip();
+        let mut operands = vec![gate_up];
         operands.extend(narrow.into_iter().flatten());
         let op = Gated { activation: self.decoder.config.activation, adapters };
         let act = self.graph.apply(op, &operands, &format!("layers.{layer}.mlp_act"), Class("mlp_act"))?;

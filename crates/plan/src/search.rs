@@ -103,6 +103,9 @@ const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
 const SAME_SPEED: f64 = 0.01;
 
+/// Positions of the dial tried behind one whose addresses take more than their lower bound.
+const LAYOUT_STEPS: usize = 8;
+
 /// One point of the search.
 #[derive(Debug, Clone)]
 struct Candidate {
@@ -130,7 +133,7 @@ pub fn plan(request: &Request) -> Result<Chosen, PlanError> {
         }
     }
     // The last resort, and the plan that a refusal names: it may lie a little before the end of the dial.
-    let lowest = search.lowest()?;
+    let lowest = search.lowest_laid_out()?;
     if search.fits(&lowest)
         && let Some(chosen) = search.lay_out(lowest)?
     {
@@ -373,10 +376,11 @@ impl<'a> Search<'a> {
     fn lowest(&self) -> Result<Candidate, PlanError> {
         let batch = *self.batches()?.last().expect("there is always one");
         let chunks = *self.loss_chunks(batch).last().expect("there is always one");
+        let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
         let mut best: Option<Candidate> = None;
-        for level in self.class_ends() {
+        for level in self.class_marks() {
             let candidate = self.evaluate(batch, chunks, level)?;
-            if best.as_ref().is_none_or(|b| candidate.arena_bytes < b.arena_bytes) {
+            if best.as_ref().is_none_or(|b| bytes(&candidate) < bytes(b)) {
                 best = Some(candidate);
             }
         }
@@ -384,12 +388,37 @@ impl<'a> Search<'a> {
         // What is dropped in the last layers is needed again at once; taking that back often costs nothing.
         while best.level > 0 {
             let candidate = self.evaluate(batch, chunks, best.level - 1)?;
-            if candidate.arena_bytes > best.arena_bytes {
+            if bytes(&candidate) > bytes(&best) {
                 break;
             }
             best = candidate;
         }
         Ok(best)
+    }
+
+    /// That plan, or one of those next to it if its addresses happen to fit more closely.
+    fn lowest_laid_out(&self) -> Result<Candidate, PlanError> {
+        let mut best = self.lowest()?;
+        let mut best_bytes = self.assembled(&best)?.arena_bytes as u64 + self.recorded(&best);
+        for level in best.level + 1..=(best.level + LAYOUT_STEPS).min(self.dial.len() - 1) {
+            let candidate = self.evaluate(best.batch, best.loss_chunks, level)?;
+            let recorded = self.recorded(&candidate);
+            if candidate.arena_bytes + recorded >= best_bytes {
+                continue;
+            }
+            let bytes = self.assembled(&candidate)?.arena_bytes as u64 + recorded;
+            if bytes < best_bytes {
+                (best, best_bytes) = (candidate, bytes);
+            }
+        }
+        Ok(best)
+    }
+
+    /// A candidate with its addresses.
+    fn assembled(&self, candidate: &Candidate) -> Result<Plan, PlanError> {
+        let mut program = (*self.program(candidate.batch, candidate.loss_chunks)?).clone();
+        program.micro_step = recompute(&program.micro_step, &self.dial[candidate.level]);
+        Ok(assemble(&program, &self.request.device.target))
     }
 
     /// Positions of the dial at which a class has just been dropped in all its layers.
@@ -398,15 +427,24 @@ impl<'a> Search<'a> {
         (0..self.dial.len()).filter(|&l| l + 1 == self.dial.len() || classes(l + 1) != classes(l)).collect()
     }
 
+    /// These, and the positions half way to them: rebuilding may itself take the most memory at one time, and then a class
+    /// is best dropped in some of its layers.
+    fn class_marks(&self) -> Vec<usize> {
+        let ends = self.class_ends();
+        let halves: Vec<usize> = ends.windows(2).map(|pair| pair[0].midpoint(pair[1])).collect();
+        let mut marks = [ends, halves].concat();
+        marks.sort_unstable();
+        marks.dedup();
+        marks
+    }
+
     /// Addresses, proof and report; `None` if the addresses do not fit although the lower bound does.
     fn lay_out(&self, candidate: Candidate) -> Result<Option<Chosen>, PlanError> {
         // Fragmentation may cost a little more than the bound; a few steps of the dial make up for it.
-        let last = (candidate.level + 8).min(self.dial.len() - 1);
+        let last = (candidate.level + LAYOUT_STEPS).min(self.dial.len() - 1);
         for level in candidate.level..=last {
             let candidate = self.evaluate(candidate.batch, candidate.loss_chunks, level)?;
-            let mut program = (*self.program(candidate.batch, candidate.loss_chunks)?).clone();
-            program.micro_step = recompute(&program.micro_step, &self.dial[level]);
-            let plan = assemble(&program, &self.request.device.target);
+            let plan = self.assembled(&candidate)?;
             if plan.arena_bytes as u64 + self.recorded(&candidate) <= self.arena_budget {
                 verify(&plan)?;
                 let report = self.report(&plan, &candidate)?;
@@ -542,10 +580,8 @@ impl<'a> Search<'a> {
     }
 
     fn refusal(&self) -> Result<PlanError, PlanError> {
-        let lowest = self.lowest()?;
-        let mut program = (*self.program(lowest.batch, lowest.loss_chunks)?).clone();
-        program.micro_step = recompute(&program.micro_step, &self.dial[lowest.level]);
-        let plan = assemble(&program, &self.request.device.target);
+        let lowest = self.lowest_laid_out()?;
+        let plan = self.assembled(&lowest)?;
         let (gpu, host) = self.memories(Some(self.with_recorded(&plan, &lowest)));
         let (memory, budget_bytes, needed_bytes, mut largest) = match self.request.device.backing {
             Backing::Gpu => ("GPU", self.request.budgets.gpu_bytes, gpu.total(), gpu.rows().to_vec()),

@@ -1,9 +1,12 @@
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use plimsoll_graph::ops::{Activation, AdapterUp, Adapters, Gated, GatedGrad, Pointwise, PointwiseGrad};
+use plimsoll_graph::ops::{
+    Activation, AdapterShare, AdapterUp, Adapters, Dest, Gated, GatedGrad, Linear, LinearKind, Pointwise, PointwiseGrad,
+};
 
-use super::Array;
 use super::adapter::adapter_up;
+use super::linear::linear;
+use super::{Array, MaskSource};
 
 /// The error function by its series of positive terms, which has nothing to cancel.
 fn erf(x: f64) -> f64 {
@@ -60,6 +63,16 @@ fn adapted(gate_up: &Array, adapters: Option<&Adapters>, rest: &[&Array]) -> Arr
     }
 }
 
+/// The gradient that comes in, with the last share of it.
+fn shared(op: &GatedGrad, inputs: &[&Array], masks: &mut dyn MaskSource) -> Array {
+    let (Some(AdapterShare { alpha, dropout }), Some(at)) = (op.last_share, op.share_inputs()) else {
+        return inputs[1].clone();
+    };
+    let kind = LinearKind::InputGrad;
+    let op = Linear { kind, alpha, bias: false, dest: Dest::Accumulate, cols: None, dropout };
+    linear(&op, &[&[inputs[at], inputs[at + 1], inputs[1]], &inputs[at + 2..]].concat(), masks)
+}
+
 pub fn gated(op: &Gated, inputs: &[&Array]) -> Array {
     let gate_up = adapted(inputs[0], op.adapters.as_ref(), &inputs[1..]);
     let half = gate_up.cols() / 2;
@@ -73,13 +86,14 @@ pub fn gated(op: &Gated, inputs: &[&Array]) -> Array {
     y
 }
 
-pub fn gated_grad(op: &GatedGrad, inputs: &[&Array]) -> Array {
+pub fn gated_grad(op: &GatedGrad, inputs: &[&Array], masks: &mut dyn MaskSource) -> Array {
     let gate_up = adapted(inputs[0], op.adapters.as_ref(), &inputs[2..]);
+    let dy = shared(op, inputs, masks);
     let half = gate_up.cols() / 2;
     let mut dx = Array::zeros_like(&gate_up);
     for token in 0..dx.rows() {
         let (gate, up) = gate_up.row(token).split_at(half);
-        let dy = inputs[1].row(token);
+        let dy = dy.row(token);
         for i in 0..half {
             dx.row_mut(token)[i] = slope(op.activation, gate[i]) * up[i] * dy[i];
             dx.row_mut(token)[half + i] = act(op.activation, gate[i]) * dy[i];
@@ -101,6 +115,7 @@ mod tests {
     use plimsoll_graph::Op;
     use plimsoll_graph::ops::{AdapterUpGrad, Block};
 
+    use super::super::NoDropout;
     use super::super::adapter::adapter_up_grad;
     use super::super::finite_difference::testing::{array, check_gradient, upstream};
     use super::*;
@@ -127,7 +142,7 @@ mod tests {
             let x = array(random, &[3, 8]).map(|x| 3.0 * x);
             let forward = Op::from(Gated::new(activation));
             let dy = upstream(random, &forward, std::slice::from_ref(&x));
-            let dx = gated_grad(&GatedGrad::new(activation), &[&x, &dy[0]]);
+            let dx = gated_grad(&GatedGrad::new(activation), &[&x, &dy[0]], &mut NoDropout);
             check_gradient(&forward, std::slice::from_ref(&x), 0, &dy, &dx);
 
             let forward = Op::from(Pointwise(activation));
@@ -152,8 +167,8 @@ mod tests {
             let activation = Activation::Silu;
             let forward = Op::from(Gated { activation, adapters: Some(adapters.clone()) });
             let dy = upstream(random, &forward, &inputs);
-            let op = GatedGrad { activation, adapters: Some(adapters.clone()) };
-            let dx = gated_grad(&op, &[&inputs[0], &dy[0], &inputs[1], &inputs[2]]);
+            let op = GatedGrad { adapters: Some(adapters.clone()), ..GatedGrad::new(activation) };
+            let dx = gated_grad(&op, &[&inputs[0], &dy[0], &inputs[1], &inputs[2]], &mut NoDropout);
             check_gradient(&forward, &inputs, 0, &dy, &dx);
             let zero = Array::zeros_like(&inputs[2]);
             let grads = adapter_up_grad(&AdapterUpGrad(adapters), &[&dx, &inputs[1], &inputs[2], &zero]);

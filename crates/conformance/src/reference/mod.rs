@@ -68,7 +68,7 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::Attention(op) => attention::attention(op, inputs),
         Op::AttentionGrad(op) => vec![attention::attention_grad(op, inputs)],
         Op::Gated(op) => vec![activation::gated(op, inputs)],
-        Op::GatedGrad(op) => vec![activation::gated_grad(op, inputs)],
+        Op::GatedGrad(op) => vec![activation::gated_grad(op, inputs, masks)],
         Op::Pointwise(op) => vec![activation::pointwise(op, inputs)],
         Op::PointwiseGrad(op) => vec![activation::pointwise_grad(op, inputs)],
         Op::Embed(_) => vec![embedding::embed(inputs)],

@@ -217,7 +217,7 @@ fn rest_of_layer(
         m.apply(Pointwise(options.activation), &[up])
     };
     if options.fused_residual {
-        let down = linear(m, options, &name("down"), activated, DIM, None, inputs);
+        let down = onto_adapters(m, options, &name("down"), activated, DIM, inputs);
         m.apply(Add, &[x, down])
     } else {
         linear(m, options, &name("down"), activated, DIM, Some(x), inputs)
@@ -277,6 +277,17 @@ fn linear(
     let dest = if onto.is_some() { Dest::Accumulate } else { Dest::Fresh };
     let y = m.apply(Linear { dest, ..Linear::forward() }, &[&[x, weight], onto.as_slice()].concat());
     adapt(m, options, name, x, y, out, None, inputs)
+}
+
+/// A product added to what its adapter gives, as models have it: backward, the adapter is the last to give its share.
+fn onto_adapters(m: &mut Model, options: Options, name: &str, x: ValueId, out: usize, inputs: &Inputs) -> ValueId {
+    let Some(Lora { rank, p }) = options.lora else { return linear(m, options, name, x, out, None, inputs) };
+    let blocks = vec![Block { start: 0, len: out }];
+    let (narrow, b) = narrow_rows(m, name, x, (1, rank, out), p, inputs);
+    let adapted = m.apply(AdapterUp(Adapters { alpha: 0.7, blocks, total: out }), &[narrow, b]);
+    let features = m.graph.value(x).shape.cols();
+    let weight = m.parameter(name, &[out, features]);
+    m.apply(Linear { dest: Dest::Accumulate, ..Linear::forward() }, &[x, weight, adapted])
 }
 
 /// Adds `α·drop(x)·Aᵀ·Bᵀ` to (some columns of) `y`.

@@ -136,12 +136,17 @@ fn adapters(model: &Model) -> Vec<ValueId> {
 
 #[test]
 fn adapters_over_a_frozen_base() {
-    let lora = Some(Lora { rank: 3, p: 0.3 });
-    for (seed, split_qkv, score) in [(300, false, false), (301, true, false), (302, false, true), (303, true, true)] {
+    for (seed, split_qkv, score, rank) in
+        [(300, false, false, 3), (301, true, false, 4), (302, false, true, 4), (303, true, true, 3)]
+    {
+        let lora = Some(Lora { rank, p: 0.3 });
         let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, score, ..PLAIN }, seed);
         let adapters = adapters(&model);
         assert_eq!(adapters.len(), 2 * 2 * if split_qkv { 6 } else { 4 });
         check("LoRA", &model, &adapters);
+        let shares = |op: &Op| matches!(op, Op::GatedGrad(op) if op.last_share.is_some_and(|s| s.dropout.is_some()));
+        let shared = derive(&model, &adapters).graph.nodes.iter().filter(|node| shares(&node.op)).count();
+        assert_eq!(shared, if split_qkv { 2 } else { 0 }, "what down's adapters give is added by the activation");
     }
 }
 

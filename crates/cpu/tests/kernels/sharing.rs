@@ -133,7 +133,7 @@ fn other_cases() -> Vec<Case> {
         let adapters = Some(Adapters { alpha: 0.7, blocks, total: 70 });
         let op = Gated { activation, adapters: adapters.clone() };
         cases.push(case(op, vec![rows(70), rows(10), fixed(&[64, 5])]));
-        let op = GatedGrad { activation, adapters };
+        let op = GatedGrad { adapters, ..GatedGrad::new(activation) };
         cases.push(case(op, vec![rows(70), rows(35), rows(10), fixed(&[64, 5])]));
         cases.push(case(Pointwise(activation), vec![rows(70)]));
         cases.push(case(PointwiseGrad(activation), vec![rows(70), rows(70)]));

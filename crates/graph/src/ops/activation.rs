@@ -1,8 +1,8 @@
 //! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
-use crate::ops::Adapters;
-use crate::{Backward, Cost, GraphError, Node, Value};
+use crate::ops::{Adapters, Dest, InnerDropout, Linear, LinearKind, added_inside};
+use crate::{Backward, Cost, Graph, GraphError, Node, Op, Value, ValueId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
@@ -49,9 +49,9 @@ fn check_adapters(
     expect_shape(op, inputs, at, &[rows, inputs[at].shape.cols()])
 }
 
-fn adapter_flops(adapters: Option<&Adapters>, io: &Io) -> f64 {
-    let rank = || io.inputs.last().map_or(0, |b| b.shape.cols());
-    adapters.map_or(0.0, |adapters| adapters.flops(io.inputs[0].shape.rows(), rank()))
+/// What adapters add, whose narrow rows are at `at`.
+fn adapter_flops(adapters: Option<&Adapters>, io: &Io, at: usize) -> f64 {
+    adapters.map_or(0.0, |adapters| adapters.flops(io.inputs[0].shape.rows(), io.inputs[at + 1].shape.cols()))
 }
 
 impl OpRule for Gated {
@@ -70,14 +70,20 @@ impl OpRule for Gated {
 
     fn cost(&self, io: &Io) -> Cost {
         let flops = 12.0 * io.outputs[0].shape.elements() as f64;
-        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io), io.bytes())
+        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io, 1), io.bytes())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
-        let op = GatedGrad { activation: self.activation, adapters: self.adapters.clone() };
         let gate_up = node.inputs[0];
-        let inputs = [&[gate_up, dy], &node.inputs[1..]].concat();
+        let (dy, last_share) = last_share(node.outputs[0], dy, pass);
+        let op = GatedGrad {
+            activation: self.activation,
+            adapters: self.adapters.clone(),
+            last_share: last_share.as_ref().map(|(op, _)| *op),
+        };
+        let mut inputs = [&[gate_up, dy], &node.inputs[1..]].concat();
+        inputs.extend(last_share.into_iter().flat_map(|(_, operands)| operands));
         let dx = pass.emit_one(op, &inputs, gate_up)?;
         if let Some(adapters) = &self.adapters {
             adapters.backward(self.name(), dx, [node.inputs[1], node.inputs[2]], pass)?;
@@ -86,17 +92,63 @@ impl OpRule for Gated {
     }
 }
 
+/// What an adapter's first matrix gives to the gradient of its input: `drop(α·dh·A)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdapterShare {
+    pub alpha: f32,
+    pub dropout: Option<InnerDropout>,
+}
+
+/// If the last step of the gradient `dy` of `y` was to add an adapter's share to it: the gradient before that, the share,
+/// and what it is made of. The step is taken back.
+fn last_share(y: ValueId, dy: ValueId, pass: &mut Backward) -> (ValueId, Option<(AdapterShare, Vec<ValueId>)>) {
+    let adds = |node: &Node, graph: &Graph| match &node.op {
+        Op::Linear(Linear { kind: LinearKind::InputGrad, dest: Dest::Accumulate, cols: None, .. }) => {
+            added_inside(graph.value(node.inputs[0]).shape.cols())
+        }
+        _ => false,
+    };
+    let Some(node) = pass.take_back(dy, adds) else { return (dy, None) };
+    let Op::Linear(op) = &node.op else { unreachable!("asked for") };
+    let mut operands = node.inputs[..2].to_vec();
+    operands.extend(op.dropout_inputs().iter().flat_map(|&at| [node.inputs[at], node.inputs[at + 1]]));
+    pass.replace(y, node.inputs[2]);
+    (node.inputs[2], Some((AdapterShare { alpha: op.alpha, dropout: op.dropout }, operands)))
+}
+
 /// Inputs `gate_up [N, 2F], dy [N, F]`, with adapters `narrow, b`; output `d_gate_up [N, 2F]`, which is also the gradient
-/// of what the adapters add.
+/// of what the adapters add. With a last share of `dy`, which is added to it on the way, follow `dh [N, r], A [r, F]`,
+/// and with dropout `row_ids, rng_key`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GatedGrad {
     pub activation: Activation,
     pub adapters: Option<Adapters>,
+    pub last_share: Option<AdapterShare>,
 }
 
 impl GatedGrad {
     pub fn new(activation: Activation) -> Self {
-        Self { activation, adapters: None }
+        Self { activation, adapters: None, last_share: None }
+    }
+
+    /// Position of the adapters' narrow rows among the inputs; their second matrices follow.
+    pub fn adapter_inputs(&self) -> Option<usize> {
+        self.adapters.as_ref().map(|_| 2)
+    }
+
+    /// Position of the last share's `dh` among the inputs; `A`, and with dropout `row_ids, rng_key`, follow it.
+    pub fn share_inputs(&self) -> Option<usize> {
+        self.last_share.map(|_| 2 + 2 * usize::from(self.adapters.is_some()))
+    }
+
+    fn check_share(&self, inputs: &[&Value]) -> Result<usize, GraphError> {
+        let (Some(share), Some(at)) = (self.last_share, self.share_inputs()) else { return Ok(inputs.len()) };
+        expect_inputs(self.name(), inputs, at + 2 + 2 * usize::from(share.dropout.is_some()))?;
+        let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
+        let rank = inputs[at + 1].shape.rows();
+        expect_shape(self.name(), inputs, at, &[rows, rank])?;
+        expect_shape(self.name(), inputs, at + 1, &[rank, cols / 2])?;
+        Ok(at)
     }
 }
 
@@ -106,7 +158,8 @@ impl OpRule for GatedGrad {
     }
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
-        check_adapters(self.name(), self.adapters.as_ref(), inputs, 2)?;
+        let share = self.check_share(inputs)?;
+        check_adapters(self.name(), self.adapters.as_ref(), &inputs[..share], 2)?;
         let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
         expect_shape(self.name(), inputs, 1, &[rows, cols / 2])?;
         Ok(vec![same_as(inputs[0])])
@@ -117,8 +170,10 @@ impl OpRule for GatedGrad {
     }
 
     fn cost(&self, io: &Io) -> Cost {
-        let flops = 20.0 * io.inputs[1].shape.elements() as f64;
-        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io), io.bytes())
+        let elements = io.inputs[1].shape.elements() as f64;
+        let rank = self.share_inputs().map_or(0, |at| io.inputs[at].shape.cols());
+        let flops = (20.0 + 2.0 * rank as f64) * elements;
+        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io, 2), io.bytes())
     }
 }
 

@@ -71,6 +71,12 @@ impl Adapters {
     }
 }
 
+/// Whether adapters of this rank are added inside the gated activation: it reads narrow rows in fours, and larger ranks are
+/// work for matrix products.
+pub fn added_inside(rank: usize) -> bool {
+    rank <= 64 && rank.is_multiple_of(4)
+}
+
 /// Inputs `h [N, n·r], b [Σ len, r]`; output `y [N, total]`, which is `α·h_j·b_jᵀ` in the columns of block `j` and
 /// zero in those of none.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,8 +13,8 @@ mod rope;
 mod rows;
 mod score;
 
-pub use activation::{Activation, Gated, GatedGrad, Pointwise, PointwiseGrad};
-pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Block};
+pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
+pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Block, added_inside};
 pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, QUERY_TILE};
 pub use elementwise::{Add, Dropout};
 pub use embedding::{Embed, EmbedGrad};
