@@ -132,8 +132,8 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
     }
 }
 
-// What `both` left behind, summed up, four numbers for each lane: the first `narrow_blocks` make `narrow`, the others `grad`,
-// which is added to and is in float32 if `wide_grad`, else as T.
+// What `both` left behind, summed up, four numbers for each lane: the first `narrow_blocks` make `narrow`, the others
+// `grad`, which is added to and is in float32 if `wide_grad`, else as T.
 template <typename T, int RANK>
 __device__ __forceinline__ void both_sums(const Spans& spans, const float* narrow_sums, const float* weight_sums, T* narrow,
                                           u32 narrow_stride, void* grad, bool wide_grad, u32 rows, u32 weight_rows,

@@ -1,0 +1,156 @@
+//! What is said of the plan that was found, of those beside it, and where none fits.
+
+use std::collections::BTreeMap;
+
+use super::{Candidate, Request, Search};
+use crate::assemble::Plan;
+use crate::report::{
+    Alternative, Categories, DeviceReport, EffectiveBatch, HostCategories, HostReport, LayoutReport, Modes, Predicted,
+    Report,
+};
+use crate::{Backing, PlanError};
+
+impl Search<'_> {
+    pub(super) fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, PlanError> {
+        let Request { sequences, tokens, max_length, device, budgets, .. } = *self.request;
+        let (gpu, host) = self.memories(Some(self.with_recorded(plan, candidate)));
+        let drops = &self.dial[candidate.level].0;
+        Ok(Report {
+            fits: true,
+            device: device.name.clone(),
+            gpu: DeviceReport { budget_bytes: budgets.gpu_bytes, planned_bytes: gpu.total(), categories: gpu },
+            host: HostReport { budget_bytes: budgets.host_bytes, planned_bytes: host.total(), categories: host },
+            effective_batch: EffectiveBatch {
+                sequences,
+                tokens_max: tokens.unwrap_or(sequences * max_length),
+                in_tokens: tokens.is_some(),
+            },
+            micro_batch_tokens: candidate.batch.tokens,
+            accumulation: self.accumulation(candidate.batch),
+            recompute: drops.iter().filter(|(_, k)| **k > 0).map(|(c, k)| (c.0.to_owned(), *k)).collect(),
+            offload: BTreeMap::new(),
+            loss_chunks: candidate.loss_chunks,
+            layout: LayoutReport {
+                arena_bytes: plan.arena_bytes as u64,
+                lower_bound_bytes: plan.lower_bound_bytes as u64,
+            },
+            modes: (device.backing == Backing::Gpu).then(|| Modes {
+                compiled_bytes: gpu.total() - gpu.recorded + candidate.recorded_bytes,
+                eager_bytes: gpu.total() - gpu.recorded,
+            }),
+            predicted: Predicted {
+                step_ms: candidate.step.seconds * 1e3,
+                tokens_per_s: self.tokens_per_s(candidate),
+                bound_by: candidate.step.bound_by(),
+            },
+            alternatives: self.alternatives(Some(candidate))?,
+        })
+    }
+
+    fn tokens_per_s(&self, candidate: &Candidate) -> f64 {
+        (self.request.sequences * self.request.max_length) as f64 / candidate.step.seconds
+    }
+
+    fn with_recorded(&self, plan: &Plan, candidate: &Candidate) -> Categories {
+        Categories { recorded: self.recorded(candidate), ..plan.categories }
+    }
+
+    /// The arena's categories put into the memory they are taken from, with what no plan controls.
+    pub(super) fn memories(&self, arena: Option<Categories>) -> (Categories, HostCategories) {
+        let fixed = self.request.fixed;
+        let mut host = HostCategories {
+            process: fixed.host_process_bytes,
+            offload: 0,
+            pinned: self.request.device.staging_bytes,
+            data: fixed.host_data_bytes,
+            arena: None,
+        };
+        match self.request.device.backing {
+            Backing::Gpu => (Categories { context: fixed.gpu_context_bytes, ..arena.unwrap_or_default() }, host),
+            Backing::Host => {
+                host.arena = arena;
+                (Categories::default(), host)
+            }
+        }
+    }
+
+    /// The way from fastest to smallest, with what each costs.
+    fn alternatives(&self, chosen: Option<&Candidate>) -> Result<Vec<Alternative>, PlanError> {
+        let batches = self.batches()?;
+        let largest = batches[0];
+        let chunks = self.loss_chunks(largest)[0];
+        let mut rows = vec![("fastest".to_owned(), self.evaluate(largest, chunks, 0)?)];
+        if let Some(chosen) = chosen {
+            for level in self.class_ends() {
+                let candidate = self.evaluate(chosen.batch, chosen.loss_chunks, level)?;
+                rows.push((self.describe(level), candidate));
+            }
+            rows.push((self.describe(chosen.level), chosen.clone()));
+        }
+        rows.push(("lowest".to_owned(), self.lowest()?));
+        let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
+        rows.sort_by(|a, b| bytes(&b.1).cmp(&bytes(&a.1)).then(a.1.step.seconds.total_cmp(&b.1.step.seconds)));
+        let mut seen: Vec<(u64, u64)> = Vec::new();
+        let mut table = Vec::new();
+        for (name, candidate) in rows {
+            let key = (candidate.arena_bytes, candidate.step.seconds.to_bits());
+            if seen.contains(&key) {
+                continue;
+            }
+            seen.push(key);
+            let is_chosen = chosen.is_some_and(|c| (c.arena_bytes, c.step.seconds.to_bits()) == key);
+            table.push(self.alternative(name, &candidate, is_chosen));
+        }
+        Ok(table)
+    }
+
+    fn alternative(&self, name: String, candidate: &Candidate, chosen: bool) -> Alternative {
+        let fixed = self.request.fixed;
+        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes + self.request.device.staging_bytes;
+        let (gpu_bytes, host_bytes) = match self.request.device.backing {
+            Backing::Gpu => (candidate.arena_bytes + self.recorded(candidate) + fixed.gpu_context_bytes, host_fixed),
+            Backing::Host => (0, candidate.arena_bytes + host_fixed),
+        };
+        let over = (candidate.arena_bytes + self.recorded(candidate)).saturating_sub(self.arena_budget);
+        let why_not = (over > 0).then(|| format!("{:.2} GiB over the budget", over as f64 / (1u64 << 30) as f64));
+        Alternative {
+            name,
+            micro_batch_tokens: candidate.batch.tokens,
+            gpu_bytes,
+            host_bytes,
+            tokens_per_s: self.tokens_per_s(candidate),
+            fits: over == 0,
+            chosen,
+            why_not,
+        }
+    }
+
+    /// What this position of the dial drops beyond the class before it.
+    fn describe(&self, level: usize) -> String {
+        if self.request.pins.recompute.is_some() {
+            return "as pinned".into();
+        }
+        let Some(before) = level.checked_sub(1).map(|l| &self.dial[l]) else { return "keep everything".into() };
+        let newest = self.dial[level].0.iter().find(|(class, k)| before.0.get(class) != Some(k));
+        newest.map_or_else(|| "keep everything".into(), |(class, k)| format!("+ recompute {} ×{k}", class.0))
+    }
+
+    pub(super) fn refusal(&self) -> Result<PlanError, PlanError> {
+        let lowest = self.lowest_laid_out()?;
+        let plan = self.assembled(&lowest)?;
+        let (gpu, host) = self.memories(Some(self.with_recorded(&plan, &lowest)));
+        let (memory, budget_bytes, needed_bytes, mut largest) = match self.request.device.backing {
+            Backing::Gpu => ("GPU", self.request.budgets.gpu_bytes, gpu.total(), gpu.rows().to_vec()),
+            Backing::Host => ("host", self.request.budgets.host_bytes, host.total(), host.rows()),
+        };
+        largest.retain(|(_, bytes)| *bytes > 0);
+        largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        Ok(PlanError::DoesNotFit {
+            memory,
+            budget_bytes,
+            needed_bytes,
+            largest,
+            alternatives: self.alternatives(None)?,
+        })
+    }
+}
