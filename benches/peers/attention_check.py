@@ -3,7 +3,7 @@
 
     python3 benches/peers/attention_check.py                          # check, then time
     python3 benches/peers/attention_check.py --time-only
-    python3 benches/peers/attention_check.py --define FORWARD_KEYS=64 --define ATTENTION_WITHOUT_WGMMA
+    python3 benches/peers/attention_check.py --define ATTENTION_WITHOUT_WGMMA
 
 Needs a GPU, PyTorch, and NVRTC with CUDA's headers; the kernels are compiled as the program compiles them.
 """
@@ -55,6 +55,7 @@ class Kernels:
     """Modules compiled at first use, and launches on PyTorch's stream."""
 
     def __init__(self, defines):
+        self.defines = defines
         self.nvrtc, self.driver = open_nvrtc(), ctypes.CDLL("libcuda.so.1")
         major, minor = torch.cuda.get_device_capability()
         self.capability = (major, minor)
@@ -132,15 +133,20 @@ class Attention:
         self.lse = torch.full((self.tokens, query_heads), nan, device="cuda")
         self.delta = torch.full_like(self.lse, nan)
         self.tensor_cores = dtype != torch.float32 and head_dim in (64, 80, 96, 128)
+        hopper = kernels.capability == (9, 0) and "ATTENTION_WITHOUT_WGMMA" not in kernels.defines
+        self.stays = self.tensor_cores and hopper and head_dim % 64 == 0
         if self.tensor_cores:
             row_bytes = (head_dim + 63) // 64 * 128
             capability = kernels.capability
-            keys = 128 if capability[0] == 9 and head_dim % 64 == 0 else 64
             step = 64 if capability in ((8, 0), (8, 7)) or 9 <= capability[0] <= 11 else 32
             self.rows, self.threads = 128, 256
-            self.forward_bytes = (128 + 4 * keys) * row_bytes + 1024
+            self.forward_bytes = (128 + 4 * 64) * row_bytes + 1024
             self.gradient_bytes = (256 + 4 * step) * row_bytes + 16 * step + 1024
             self.narrow_bytes = self.gradient_bytes - 128 * row_bytes
+            if self.stays:
+                self.threads = 384
+                self.forward_bytes = 6 * 128 * row_bytes + 2 * 16 + 3 * 32 + 1024
+                self.gradient_bytes = (4 * 128 + 4 * 64) * row_bytes + 2 * 1024 + 2 * 16 + 2 * 32 + 1024
         else:
             self.rows, self.threads = 16, 128
             self.forward_bytes, self.gradient_bytes = (16 + 64) * (head_dim + 1) * 4, 96 * (head_dim + 1) * 4
@@ -148,6 +154,8 @@ class Attention:
     def launch(self, kernel, heads, shared_bytes, args, narrow=False):
         rows, threads = (self.rows // 2, self.threads // 2) if narrow else (self.rows, self.threads)
         grid = (heads, self.tokens // rows + len(self.lengths) + 2)
+        if self.stays:
+            grid = (torch.cuda.get_device_properties(0).multi_processor_count, 1)
         args = [*args, len(self.lengths), self.tokens, self.query_heads, self.kv_heads]
         module = f"attention_{NAMES[self.dtype]}_{self.head_dim}"
         if not self.tensor_cores:
@@ -228,7 +236,7 @@ def check(kernels, name, **shape):
         case.forward()
         case.backward()
         same &= all(torch.equal(a, b) for a, b in zip(first, (case.out, case.lse, case.d_qkv)))
-    if case.tensor_cores:
+    if case.tensor_cores and not case.stays:
         case.d_qkv[:, queries:] = float("nan")
         case.grad_keys_narrow()
         same &= torch.equal(first[2], case.d_qkv)
@@ -291,13 +299,13 @@ def torch_flash(count, length, heads, kv, dim, dtype):
 
 def time_all(kernels, dtype=torch.bfloat16):
     print(f"{'shape':34} {'forward':>22} {'d_q':>9} {'d_k d_v':>9} {'narrow':>9} {'backward':>22}   PyTorch's flash attention, forward and backward")
-    shapes = [(8, 512, 32, 8, 128), (4, 2048, 32, 8, 128), (1, 8192, 32, 8, 128), (4, 2048, 32, 32, 128)]
+    shapes = [(8, 512, 32, 8, 128), (2, 2048, 32, 8, 128), (4, 2048, 32, 8, 128), (1, 8192, 32, 8, 128), (4, 2048, 32, 32, 128)]
     shapes += [(8, 512, 14, 2, 64), (4, 2048, 12, 2, 128), (4, 2048, 16, 16, 64), (4, 2048, 32, 32, 80), (4, 2048, 32, 32, 96)]
     for count, length, heads, kv, dim in shapes:
         case = Attention(kernels, [length] * count, heads, kv, dim, dtype)
         forward = milliseconds(case.forward)
         queries, keys = milliseconds(case.grad_queries), milliseconds(case.grad_keys)
-        narrow = milliseconds(case.grad_keys_narrow)
+        narrow = float("nan") if case.stays else milliseconds(case.grad_keys_narrow)
         backward = milliseconds(case.backward)
         del case
         try:

@@ -1,10 +1,11 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use plimsoll_plan::Backing;
 
-use crate::config::{Flag, Overrides, Resolved, Source, load};
+use crate::config::{Flag, Overrides, Resolved, Source, load, load_over};
 use crate::error::Failure;
 use crate::quickstart;
 
@@ -205,12 +206,20 @@ impl Command {
 
 impl CommonArgs {
     /// Reads the run from `file`, or the quickstart, under the environment and these flags.
-    pub fn resolve(&self, file: Option<&std::path::Path>) -> Result<Resolved, Failure> {
+    pub fn resolve(&self, file: Option<&Path>) -> Result<Resolved, Failure> {
         let source = match file {
             Some(path) => Source::File(path),
             None => quickstart::source(),
         };
         load(source, &self.overrides())
+    }
+
+    /// The run that `resolve` gave, now that it is known what it runs on: the quickstart has a budget for a GPU.
+    pub fn resolve_on(&self, backing: Backing, resolved: Resolved, file: Option<&Path>) -> Result<Resolved, Failure> {
+        match (file, backing) {
+            (None, Backing::Gpu) => load_over(quickstart::source(), Some(quickstart::on_gpu()), &self.overrides()),
+            _ => Ok(resolved),
+        }
     }
 
     fn overrides(&self) -> Overrides {

@@ -171,52 +171,83 @@ fn unusable(resolved: &Resolved, error: CudaError) -> Failure {
     }
 }
 
-/// A budget that others have left no room for is refused before anything is planned on it.
-pub fn check_budget(resolved: &Resolved, present: &Present, budgets: &Budgets) -> Result<(), Failure> {
-    let Some(card) = &present.card else { return Ok(()) };
-    over_budget(&present.profile, card, budgets.gpu_bytes).map_or(Ok(()), |(message, hints)| {
-        let place = resolved.invalid("memory.gpu", message).message;
-        Err(hints.into_iter().fold(Failure::does_not_fit(place), Failure::hint))
-    })
+/// Budgets to plan with.
+pub struct Room {
+    pub budgets: Budgets,
+    /// What to say before anything runs: the card cannot give all of its budget.
+    pub note: Option<String>,
+    /// What limits a plan on the card, where that is not the budget.
+    pub limit: Option<Limit>,
 }
 
-/// What to say where a card cannot give the budget now, and what to do.
-fn over_budget(profile: &DeviceProfile, card: &Card, budget_bytes: u64) -> Option<(String, Vec<String>)> {
+pub struct Limit {
+    pub words: String,
+    /// Whether other processes hold what is lacking.
+    pub held: bool,
+}
+
+/// The budgets of a run. They are ceilings: of a card that is here, no more is planned on than it can give now.
+pub fn room(resolved: &Resolved, device: &DeviceProfile, card: Option<&Card>) -> Room {
+    let mut budgets = budgets(resolved, device);
+    let asked_bytes = budgets.gpu_bytes;
+    let limit = card.and_then(|card| limit(device, card, asked_bytes));
+    if card.is_some() {
+        budgets.gpu_bytes = asked_bytes.min(device.memory_bytes);
+    }
+    let is_cut = budgets.gpu_bytes < asked_bytes;
+    let note = limit.as_ref().filter(|_| is_cut).map(|limit| format!("{}; planned for what can be had", limit.words));
+    Room { budgets, note, limit }
+}
+
+/// Why a card gives no more than it does, where a budget asks for all that can be had, or for more.
+fn limit(profile: &DeviceProfile, card: &Card, budget_bytes: u64) -> Option<Limit> {
     let available_bytes = profile.memory_bytes;
-    if budget_bytes <= available_bytes {
+    let (name, budget) = (&profile.name, bytes(budget_bytes));
+    let asked = if budget_bytes > card.total_bytes {
+        format!("a budget of {budget} is more than {name} has, {}", bytes(card.total_bytes))
+    } else if budget_bytes > available_bytes {
+        format!("{name} cannot give {budget}")
+    } else if budget_bytes == available_bytes && !card.others.is_empty() {
+        format!("{name} is shared")
+    } else {
         return None;
-    }
-    let largest = format!("the largest budget that works now is --gpu {}MiB", available_bytes >> 20);
-    let (name, budget, available) = (&profile.name, bytes(budget_bytes), bytes(available_bytes));
-    if budget_bytes > card.total_bytes {
-        let message = format!("a budget of {budget} is more than {name} has: {}", bytes(card.total_bytes));
-        return Some((message, vec![largest]));
-    }
-    let held = bytes(card.total_bytes.saturating_sub(available_bytes));
+    };
+    let available = format!("{asked}: {} can be had now", bytes(available_bytes));
     let who = match card.others.as_slice() {
+        // The driver's own share is no process's.
+        [] if budget_bytes > card.total_bytes => return Some(Limit { words: available, held: false }),
         [] => "processes that the driver does not name".to_owned(),
         others => describe_holders(others),
     };
-    let message = format!("{name} cannot give {budget}: {available} can be had now, {held} are held by {who}");
-    Some((message, vec![largest, "or end what holds the memory; `nvidia-smi` lists it".to_owned()]))
+    let held = bytes(card.total_bytes.saturating_sub(available_bytes));
+    Some(Limit { words: format!("{available}, {held} are held by {who}"), held: true })
 }
 
-/// The device to plan for, with lines to show first; a card from the table need not be here.
-pub fn planned(resolved: &Resolved, anew: bool) -> Result<(DeviceProfile, Vec<String>), Failure> {
+/// A device to plan for.
+pub struct Planned {
+    pub profile: DeviceProfile,
+    /// Lines to show first.
+    pub notes: Vec<String>,
+    /// If it is a card that is here.
+    pub card: Option<Card>,
+}
+
+/// The device to plan for; a card from the table need not be here.
+pub fn planned(resolved: &Resolved, anew: bool) -> Result<Planned, Failure> {
     let name = &resolved.run.device;
-    match named(name) {
-        Named::Card => {
-            known_device(name).map(|device| (in_mode(device, resolved.run.mode), Vec::new())).ok_or_else(|| {
-                resolved
-                    .invalid("device", format!("device `{name}` is not in the table"))
-                    .hint(format!("known are {}", device_names().join(", ")))
-            })
-        }
-        _ => present(resolved, anew).map(|present| (present.profile, present.notes)),
-    }
+    let Named::Card = named(name) else {
+        let Present { profile, notes, card, .. } = present(resolved, anew)?;
+        return Ok(Planned { profile, notes, card });
+    };
+    let known = known_device(name).ok_or_else(|| {
+        resolved
+            .invalid("device", format!("device `{name}` is not in the table"))
+            .hint(format!("known are {}", device_names().join(", ")))
+    })?;
+    Ok(Planned { profile: in_mode(known, resolved.run.mode), notes: Vec::new(), card: None })
 }
 
-pub fn budgets(resolved: &Resolved, device: &DeviceProfile) -> Budgets {
+fn budgets(resolved: &Resolved, device: &DeviceProfile) -> Budgets {
     let memory = &resolved.run.memory;
     let host_free = host_available_bytes();
     let of = |budget: &Budget, free: u64, auto: f64| match budget {
@@ -233,39 +264,56 @@ pub fn budgets(resolved: &Resolved, device: &DeviceProfile) -> Budgets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Overrides, Source, load};
 
     const GIB: u64 = 1 << 30;
 
+    fn h200(available_gib: u64) -> DeviceProfile {
+        let profile = known_device("H200").expect("in the table");
+        DeviceProfile { memory_bytes: available_gib * GIB, ..profile }
+    }
+
+    fn card(others: &[Holder]) -> Card {
+        Card { total_bytes: 140 * GIB, others: others.to_vec() }
+    }
+
+    fn python() -> Holder {
+        Holder { pid: 4711, name: Some("python".into()), bytes: Some(79 * GIB) }
+    }
+
     #[test]
     fn a_budget_that_cannot_be_had_names_who_holds_the_memory() {
-        let mut profile = known_device("H200").expect("in the table");
-        profile.memory_bytes = 60 * GIB;
-        let holder = Holder { pid: 4711, name: Some("python".into()), bytes: Some(79 * GIB) };
-        let card = |others: &[Holder]| Card { total_bytes: 140 * GIB, others: others.to_vec() };
-        let check = |others: &[Holder], gib: u64, expected: Option<&str>| {
-            let said = over_budget(&profile, &card(others), gib * GIB);
-            assert_eq!(said.as_ref().map(|(message, _)| message.as_str()), expected);
-            let largest = "the largest budget that works now is --gpu 61440MiB";
-            assert!(said.is_none_or(|(_, hints)| hints[0] == largest));
+        let check = |others: &[Holder], gib: u64, expected: Option<(&str, bool)>| {
+            let said = limit(&h200(60), &card(others), gib * GIB);
+            assert_eq!(said.as_ref().map(|limit| (limit.words.as_str(), limit.held)), expected);
         };
-        let shared = std::slice::from_ref(&holder);
-        check(shared, 60, None);
-        check(
-            shared,
-            61,
-            Some(
-                "NVIDIA H200 cannot give 61.00 GiB: 60.00 GiB can be had now, 80.00 GiB are held by python (pid 4711) \
-                 with 79.00 GiB",
-            ),
-        );
-        check(
-            &[],
-            140,
-            Some(
-                "NVIDIA H200 cannot give 140.00 GiB: 60.00 GiB can be had now, 80.00 GiB are held by processes that \
-                 the driver does not name",
-            ),
-        );
-        check(shared, 141, Some("a budget of 141.00 GiB is more than NVIDIA H200 has: 140.00 GiB"));
+        let shared = [python()];
+        let held = "60.00 GiB can be had now, 80.00 GiB are held by python (pid 4711) with 79.00 GiB";
+        check(&shared, 59, None);
+        check(&[], 60, None);
+        check(&shared, 60, Some((&format!("NVIDIA H200 is shared: {held}"), true)));
+        check(&shared, 61, Some((&format!("NVIDIA H200 cannot give 61.00 GiB: {held}"), true)));
+        let unnamed = "60.00 GiB can be had now, 80.00 GiB are held by processes that the driver does not name";
+        check(&[], 140, Some((&format!("NVIDIA H200 cannot give 140.00 GiB: {unnamed}"), true)));
+        let more = "a budget of 141.00 GiB is more than NVIDIA H200 has, 140.00 GiB: 60.00 GiB can be had now";
+        check(&[], 141, Some((more, false)));
+    }
+
+    /// A budget is a ceiling: where less can be had, that is planned on, and said; a card of the table has no limit.
+    #[test]
+    fn what_can_be_had_is_planned_on() {
+        let check = |gpu: &str, available_gib: u64, card: Option<&Card>, planned_gib: u64, is_said: bool| {
+            let text = format!("model: tiny\nmemory: {{gpu: {gpu}}}\n");
+            let resolved = load(Source::Embedded { name: "run.yaml", text: &text }, &Overrides::default()).unwrap();
+            let room = room(&resolved, &h200(available_gib), card);
+            assert_eq!((room.budgets.gpu_bytes / GIB, room.note.is_some()), (planned_gib, is_said), "{gpu}");
+        };
+        let shared = card(&[python()]);
+        check("61GiB", 60, Some(&shared), 60, true);
+        check("200GiB", 60, Some(&shared), 60, true);
+        check("60GiB", 60, Some(&shared), 60, false);
+        check("auto", 60, Some(&shared), 60, false);
+        check("50%", 60, Some(&shared), 30, false);
+        check("61GiB", 60, None, 61, false);
     }
 }

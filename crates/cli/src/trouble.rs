@@ -10,7 +10,18 @@ use plimsoll_train::TrainError;
 
 use crate::config::Resolved;
 use crate::error::Failure;
+use crate::machine::{Limit, Room};
 use crate::printer::bytes;
+
+/// Why a run could not be prepared in the room there is.
+pub fn unprepared(error: TrainError, resolved: &Resolved, room: &Room) -> Failure {
+    match &error {
+        TrainError::Plan(refusal @ PlanError::DoesNotFit { memory: "GPU", .. }) => {
+            does_not_fit(refusal, room.limit.as_ref())
+        }
+        _ => explained(error, resolved),
+    }
+}
 
 /// The failure, pointing at the value of the run that caused it where there is one.
 pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
@@ -66,31 +77,66 @@ const HOST_SLACK_BYTES: u64 = 1 << 20;
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
-        let PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, largest, .. } = error else {
-            return match error {
-                PlanError::Unsound(_) => Failure::failed(error.to_string()),
-                _ => Failure::usage(error.to_string()),
-            };
-        };
-        let flag = if memory == "GPU" { "--gpu" } else { "--host" };
-        // Rounded up, and on the host with room for what the process takes more in one run than in another,
-        // so that following the hint succeeds.
-        let slack_bytes = if memory == "GPU" { 0 } else { HOST_SLACK_BYTES };
-        let mib = (needed_bytes + slack_bytes).div_ceil(1 << 20);
-        let parts: Vec<String> =
-            largest.iter().take(4).map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
-        let of_data = largest.iter().find(|(name, _)| *name == "data").map_or(0, |(_, size)| *size);
-        let mut failure = Failure::does_not_fit(format!(
-            "does not fit: the smallest plan needs {} of {memory} memory, the budget is {}",
-            bytes(needed_bytes),
-            bytes(budget_bytes)
-        ))
-        .hint(format!("the smallest budget that works is {flag} {mib}MiB"))
-        .hint(format!("it consists of {}", parts.join(", ")))
-        .hint("a smaller model, method: lora, or a shorter data.max_length need less");
-        if of_data > needed_bytes / 4 {
-            failure = failure.hint("data.mode: cached, or a smaller data.buffer, need less for data");
+        match error {
+            PlanError::DoesNotFit { .. } => does_not_fit(&error, None),
+            PlanError::Unsound(_) => Failure::failed(error.to_string()),
+            _ => Failure::usage(error.to_string()),
         }
-        failure
+    }
+}
+
+/// Names the smallest budget that works, and what stands against it: the budget that was given, or `limit`.
+fn does_not_fit(refusal: &PlanError, limit: Option<&Limit>) -> Failure {
+    let PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, largest, .. } = refusal else {
+        return Failure::does_not_fit(refusal.to_string());
+    };
+    let flag = if *memory == "GPU" { "--gpu" } else { "--host" };
+    // Rounded up, and on the host with room for what the process takes more in one run than in another,
+    // so that following the hint succeeds.
+    let slack_bytes = if *memory == "GPU" { 0 } else { HOST_SLACK_BYTES };
+    let mib = (needed_bytes + slack_bytes).div_ceil(1 << 20);
+    let parts: Vec<String> = largest.iter().take(4).map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
+    let of_data = largest.iter().find(|(name, _)| *name == "data").map_or(0, |(_, size)| *size);
+    let against = limit.map_or_else(|| format!("the budget is {}", bytes(*budget_bytes)), |limit| limit.words.clone());
+    let mut failure = Failure::does_not_fit(format!(
+        "does not fit: the smallest plan needs {} of {memory} memory, {against}",
+        bytes(*needed_bytes)
+    ))
+    .hint(format!("the smallest budget that works is {flag} {mib}MiB"))
+    .hint(format!("it consists of {}", parts.join(", ")))
+    .hint("a smaller model, method: lora, or a shorter data.max_length need less");
+    if of_data > needed_bytes / 4 {
+        failure = failure.hint("data.mode: cached, or a smaller data.buffer, need less for data");
+    }
+    if limit.is_some_and(|limit| limit.held) {
+        failure = failure.hint("or end what holds the memory; `nvidia-smi` lists it");
+    }
+    failure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_stands_against_the_plan() {
+        let refusal = PlanError::DoesNotFit {
+            memory: "GPU",
+            budget_bytes: 60 << 30,
+            needed_bytes: 70 << 30,
+            largest: vec![("weights", 70 << 30)],
+            alternatives: Vec::new(),
+        };
+        let needs = "does not fit: the smallest plan needs 70.00 GiB of GPU memory, ";
+        let given = does_not_fit(&refusal, None);
+        assert_eq!(given.message, format!("{needs}the budget is 60.00 GiB"));
+        let words = "NVIDIA H200 is shared: 60.00 GiB can be had now".to_owned();
+        let shared = does_not_fit(&refusal, Some(&Limit { words: words.clone(), held: true }));
+        assert_eq!(shared.message, format!("{needs}{words}"));
+        for failure in [&given, &shared] {
+            assert_eq!(failure.code as u8, 3);
+            assert_eq!(failure.hints[0], "the smallest budget that works is --gpu 71680MiB");
+        }
+        assert_eq!(shared.hints.len(), given.hints.len() + 1, "and to end what holds the memory");
     }
 }

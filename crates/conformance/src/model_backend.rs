@@ -51,6 +51,8 @@ impl ModelBackend {
             DType::F64 => self.arena[at..at + 8].copy_from_slice(&number.to_le_bytes()),
             DType::BF16 => self.arena[at..at + 2].copy_from_slice(&nearest(number, cut, bf16::from_f64).to_le_bytes()),
             DType::F16 => self.arena[at..at + 2].copy_from_slice(&nearest(number, cut, f16::from_f64).to_le_bytes()),
+            DType::I32 => self.arena[at..at + 4].copy_from_slice(&(number as i32).to_le_bytes()),
+            DType::U32 => self.arena[at..at + 4].copy_from_slice(&(number as u32).to_le_bytes()),
             _ => self.arena[at..at + 4].copy_from_slice(&(number as f32).to_le_bytes()),
         }
     }

@@ -78,9 +78,11 @@ fn an_empty_micro_batch_adds_nothing() {
 
 /// In sixteen bits, beside the cases above: ranks with kernels of their own, with and without columns between, rows
 /// that fill no tile; and ranks or columns that those kernels cannot take.
-const SIXTEEN_CASES: [Case; 14] = [
+const SIXTEEN_CASES: [Case; 16] = [
     (1, 1, 4, &[(0, 8)], 0),
     (9, 7, 8, &[(0, 4096)], 0),
+    (24, 8, 16, &[(0, 2048), (0, 2048)], 0),
+    (16, 16, 64, &[(0, 1024)], 0),
     (513, 513, 4, &[(0, 1000)], 0),
     (1000, 1000, 12, &[(0, 264), (8, 72), (16, 8)], 8),
     (1500, 1499, 16, &[(0, 256), (0, 64), (0, 64)], 0),

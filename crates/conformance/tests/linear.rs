@@ -314,3 +314,22 @@ fn small_ranks_of_real_layers() {
         check_narrow(suite, random, rank, wide, rows, dropout);
     }
 }
+
+/// A row for each sequence instead of each token: few rows of wide layers.
+#[test]
+fn few_rows_of_wide_layers() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(22));
+    for rows in [1, 2, 8, 16, 24] {
+        check_narrow(suite, random, 16, 4096, rows, DROPOUTS[1]);
+        check_narrow(suite, random, 32, 1536, rows, DROPOUTS[0]);
+        for (kind, dest) in [
+            (LinearKind::Forward, Dest::Fresh),
+            (LinearKind::Forward, Dest::Accumulate),
+            (LinearKind::InputGrad, Dest::Accumulate),
+            (LinearKind::WeightGrad, Dest::Accumulate),
+        ] {
+            let op = Linear { kind, dest, ..Linear::forward() };
+            check_sixteen(suite, random, &op, size(rows + 2, rows, 512, 384), apart(&op));
+        }
+    }
+}

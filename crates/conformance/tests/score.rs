@@ -11,13 +11,18 @@ fn f64s(data: Vec<f64>) -> Tensor {
     Tensor::new(&[data.len()], Extent::Fixed, Data::F64(data))
 }
 
-/// `spare` token slots and sequences are planned for and not in use.
+/// One row for each sequence.
+fn hidden(sequences: usize, cols: usize, data: Vec<f32>) -> Tensor {
+    Tensor::new(&[sequences, cols], Extent::Sequences, Data::F32(data))
+}
+
+/// `spare` sequences are planned for and not in use.
 fn inputs(random: &mut Random, lengths: &[usize], cols: usize, spare: usize, grad: Option<LossGrad>) -> Vec<Tensor> {
-    let tokens: usize = lengths.iter().sum();
+    let sequences = lengths.len() + spare;
     let mut inputs = vec![
-        random.tokens(tokens + spare, cols),
+        hidden(sequences, cols, random.floats(sequences * cols, 1.0)),
         random.fixed(&[1, cols]),
-        Tensor::boundaries(lengths, lengths.len() + spare),
+        Tensor::boundaries(lengths, sequences),
         Tensor::fixed(&[1], vec![0.125]),
         f64s(vec![1.25]),
         f64s(vec![3.0, 2.0, -0.75]),
@@ -68,7 +73,7 @@ fn large_differences() {
     for grad in GRADS {
         let lengths = [2; 20];
         let mut inputs = inputs(random, &lengths, 16, 0, grad);
-        inputs[0] = Tensor::tokens(40, 16, random.floats(640, 300.0));
+        inputs[0] = hidden(20, 16, random.floats(320, 300.0));
         check(suite, "large", &lengths, &inputs, grad);
     }
 }
@@ -80,7 +85,7 @@ fn equal_scores() {
     let lengths = [1, 1];
     let grad = Some(LossGrad { weight: true });
     let mut inputs = inputs(&mut Random::new(83), &lengths, 5, 0, grad);
-    inputs[0] = Tensor::tokens(2, 5, vec![0.5; 10]);
+    inputs[0] = hidden(2, 5, vec![0.5; 10]);
     inputs[6] = Tensor::fixed(&[1, 5], vec![1.0; 5]);
     check(suite, "equal", &lengths, &inputs, grad);
 }
@@ -118,7 +123,7 @@ fn large_differences_in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(86));
     let lengths = [2; 20];
     let mut inputs = inputs(random, &lengths, 16, 0, GRADS[2]);
-    inputs[0] = Tensor::tokens(40, 16, random.floats(640, 300.0));
+    inputs[0] = hidden(20, 16, random.floats(320, 300.0));
     let active = Active { tokens: 40, sequences: 20 };
     suite.check_sixteen("large", PairLoss { grad: GRADS[2] }, &inputs, &[0, 1], active, Rounding::once(F32_SUMS));
 }

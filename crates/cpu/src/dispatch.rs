@@ -4,7 +4,7 @@ use plimsoll_graph::Op;
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::Call;
-use crate::{activation, adapter, attention, elementwise, embedding, linear, loss, norm, optimizer, rope, score};
+use crate::{activation, adapter, attention, elementwise, embedding, linear, loss, norm, optimizer, rope, rows, score};
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
     match &call.step.op {
@@ -27,6 +27,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::EmbedGrad(_) => embedding::embed_grad(call),
         Op::VocabLoss(op) => loss::vocab_loss(op, call),
         Op::LastLogits(op) => loss::last_logits(op, call),
+        Op::LastRows(_) => rows::last_rows(call),
+        Op::LastRowsGrad(_) => rows::last_rows_grad(call),
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::Add(_) => elementwise::add(call),
         Op::Dropout(op) => elementwise::dropout(op, call),

@@ -26,6 +26,7 @@ mod optimizer;
 mod product;
 mod profile;
 mod rope;
+mod rows;
 mod score;
 mod tile;
 mod vector;

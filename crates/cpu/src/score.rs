@@ -1,4 +1,4 @@
-//! Scores of sequences at their last tokens, and the loss over pairs of them, with the gradients.
+//! Scores of sequences, and the loss over pairs of them, with the gradients.
 
 use plimsoll_graph::ops::PairLoss;
 use plimsoll_runtime::RuntimeError;
@@ -11,21 +11,16 @@ const GRAD_COLUMNS: usize = 512;
 
 pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> {
     let (hidden, weight): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
-    let last = LastTokens::new(call, hidden.rows)?;
+    let pairs = Pairs::new(call)?;
     // SAFETY: the scale is not written while the step runs.
     let scale = unsafe { *call.input::<f32>(3)?.ptr() };
     let dim = hidden.cols;
-    let scores: Matrix = call.workspace(last.sequences(), 1)?;
-    call.workers.for_each(last.sequences(), |_, sequence| {
-        let score = match last.row(sequence) {
-            // SAFETY: the token exists; both have `dim` elements.
-            Some(row) => unsafe { dot(dim, hidden.row(row), weight.ptr()) },
-            None => 0.0,
-        };
-        // SAFETY: the workspace has a place for every sequence, and this one is the task's alone.
-        unsafe { *scores.row(sequence) = score };
+    let scores: Matrix = call.workspace(hidden.rows, 1)?;
+    call.workers.for_each(hidden.rows, |_, sequence| {
+        // SAFETY: both have `dim` elements; the workspace has a place for every sequence, this one the task's alone.
+        unsafe { *scores.row(sequence) = dot(dim, hidden.row(sequence), weight.ptr()) };
     });
-    let found = compare(scores, &last, scale);
+    let found = compare(scores, &pairs, scale);
     found.add_to(call, scale)?;
     // From here on the scores are their gradients.
     if op.grad.is_some_and(|g| g.weight) {
@@ -34,9 +29,9 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
         call.workers.for_each(dim.div_ceil(GRAD_COLUMNS), |_, task| {
             let start = task * GRAD_COLUMNS;
             let len = GRAD_COLUMNS.min(dim - start);
-            for (sequence, row) in last.rows() {
-                // SAFETY: the token exists, and these columns are this task's alone.
-                unsafe { add_scaled(len, *scores.row(sequence), hidden.row(row).add(start), dw.ptr().add(start)) };
+            for sequence in pairs.counting() {
+                // SAFETY: these columns are this task's alone.
+                unsafe { add_scaled(len, *scores.row(sequence), hidden.row(sequence).add(start), dw.ptr().add(start)) };
             }
         });
     }
@@ -44,34 +39,27 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
         // Last, because it may be written over `hidden`.
         let d_hidden: Matrix = call.output(2)?;
         call.workers.rows(d_hidden.rows, dim, |rows| {
-            // SAFETY: these rows are this task's alone, and nothing reads `hidden` any more.
-            unsafe { d_hidden.row(rows.start).write_bytes(0, rows.len() * dim) };
+            for sequence in rows {
+                // SAFETY: the row is this task's alone, and nothing reads `hidden` any more.
+                unsafe { scaled(dim, *scores.row(sequence), weight.ptr(), d_hidden.row(sequence)) };
+            }
         });
-        for (sequence, row) in last.rows() {
-            // SAFETY: the token exists; the weight lies elsewhere.
-            unsafe { scaled(dim, *scores.row(sequence), weight.ptr(), d_hidden.row(row)) };
-        }
     }
     Ok(())
 }
 
-/// Where the sequences end.
-struct LastTokens<'a> {
+/// Which sequences there are to compare.
+struct Pairs<'a> {
     boundaries: &'a [i32],
 }
 
-impl<'a> LastTokens<'a> {
-    fn new(call: &Call<'a>, tokens: usize) -> Result<Self, RuntimeError> {
+impl<'a> Pairs<'a> {
+    fn new(call: &Call<'a>) -> Result<Self, RuntimeError> {
         // SAFETY: nobody writes to the boundaries while a step runs.
         let boundaries = unsafe { call.input::<i32>(2)?.slice() };
         let sequences = boundaries.len() - 1;
         if !sequences.is_multiple_of(2) {
             return Err(call.error(format!("{sequences} sequences are not pairs")));
-        }
-        let ordered = boundaries.is_sorted() && boundaries[0] >= 0;
-        let end = boundaries[sequences];
-        if !ordered || end as usize > tokens {
-            return Err(call.error(format!("the sequences end at {end} of {tokens} tokens")));
         }
         Ok(Self { boundaries })
     }
@@ -80,16 +68,15 @@ impl<'a> LastTokens<'a> {
         self.boundaries.len() - 1
     }
 
-    /// The last token of a sequence, if its pair counts.
-    fn row(&self, sequence: usize) -> Option<usize> {
+    /// Whether neither sequence of its pair is empty.
+    fn counts(&self, sequence: usize) -> bool {
         let empty = |s: usize| self.boundaries[s] == self.boundaries[s + 1];
-        let counts = !empty(sequence) && !empty(sequence ^ 1);
-        counts.then(|| self.boundaries[sequence + 1] as usize - 1)
+        !empty(sequence) && !empty(sequence ^ 1)
     }
 
-    /// Every sequence that counts, with its last token.
-    fn rows(&self) -> impl Iterator<Item = (usize, usize)> {
-        (0..self.sequences()).filter_map(|sequence| Some((sequence, self.row(sequence)?)))
+    /// Every sequence that counts.
+    fn counting(&self) -> impl Iterator<Item = usize> {
+        (0..self.sequences()).filter(|&sequence| self.counts(sequence))
     }
 }
 
@@ -118,11 +105,13 @@ impl Found {
 }
 
 /// Sums up the pairs in their order and puts each score's gradient in its place.
-fn compare(scores: Matrix, last: &LastTokens, scale: f32) -> Found {
+fn compare(scores: Matrix, pairs: &Pairs, scale: f32) -> Found {
     let mut found = Found::default();
-    for chosen in (0..last.sequences()).step_by(2) {
+    for chosen in (0..pairs.sequences()).step_by(2) {
         let (ours, theirs) = (scores.row(chosen), scores.row(chosen + 1));
-        if last.row(chosen).is_none() {
+        if !pairs.counts(chosen) {
+            // SAFETY: the workspace has a place for every sequence.
+            unsafe { (*ours, *theirs) = (0.0, 0.0) };
             continue;
         }
         // SAFETY: the workspace has a place for every sequence.

@@ -1,8 +1,9 @@
 // Flash attention on tensor cores for one storage type (ATTENTION_TYPE) and one head dim (HEAD_DIM).
 //
-// A block is two warpgroups, or one; each warp owns 16 of the block's rows, in all products. Products have
+// A block multiplies with two warpgroups, or one; each warp owns 16 of the block's rows, in all products. Products have
 // their results in registers in one layout, whether four warps compute them together (Hopper) or each
 // warp alone, so scores become the left factor of the next product without leaving the registers.
+// On Hopper, blocks stay and go from item to item, and a third warpgroup fetches (attention_pipeline.cuh).
 // The gradients of queries and of keys are two kernels: each sums in a fixed order without atomics, at
 // the price of computing the scores twice.
 #pragma once
@@ -21,9 +22,6 @@ constexpr int PANELS = (D + 63) / 64;
 constexpr float LOG2_E = 1.44269504f;
 
 // The host computes shared memory from the same numbers.
-#ifndef FORWARD_KEYS
-#define FORWARD_KEYS (ATTENTION_WGMMA ? 128 : 64)
-#endif
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
 constexpr int STEP = 64;  // rows of the other side that the gradients take at a time
 #else
@@ -43,13 +41,13 @@ template <int COUNT> struct Tile {
         return at + piece / 8 * PANEL_BYTES + row * 128 + ((piece % 8 ^ row % 8) << 4);
     }
 
-    // Starts copying rows that lie `stride` elements apart, with all threads of the block; those from `rows` on
-    // become zeros.
+    // Starts copying rows that lie `stride` elements apart, with so many threads, of which this is number `thread`; rows
+    // from `rows` on become zeros.
     template <int THREADS = ::THREADS>
-    __device__ __forceinline__ void fetch(const T* from, u64 stride, int rows) const {
+    __device__ __forceinline__ void fetch(const T* from, u64 stride, int rows, int thread = threadIdx.x) const {
         constexpr int AT_ONCE = THREADS / PIECES;  // rows
         if constexpr (THREADS % PIECES == 0 && AT_ONCE % 8 == 0) {
-            const int row = threadIdx.x / PIECES, column = threadIdx.x % PIECES;
+            const int row = thread / PIECES, column = thread % PIECES;
             const u32 to = piece(row, column);
             from += row * stride + column * 8;
 #pragma unroll
@@ -59,7 +57,7 @@ template <int COUNT> struct Tile {
         } else {
 #pragma unroll
             for (int i = 0; i < (COUNT * PIECES + THREADS - 1) / THREADS; i++) {
-                const int index = i * THREADS + threadIdx.x;
+                const int index = i * THREADS + thread;
                 const int row = index / PIECES, column = index % PIECES;
                 if (COUNT * PIECES % THREADS != 0 && row >= COUNT) break;
                 copy16(piece(row, column), from + row * stride + column * 8, row < rows);
@@ -170,8 +168,8 @@ __device__ __forceinline__ void store(const float (&acc)[D / 8][4], float factor
     }
 }
 
-__device__ __forceinline__ void store_zeros(T* to, u64 stride, int rows) {
-    for (int index = threadIdx.x; index < rows * PIECES; index += blockDim.x) {
+__device__ __forceinline__ void store_zeros(T* to, u64 stride, int rows, int threads = blockDim.x) {
+    for (int index = threadIdx.x; index < rows * PIECES; index += threads) {
         const uint4 zero = make_uint4(0, 0, 0, 0);
         *reinterpret_cast<uint4*>(to + index / PIECES * stride + index % PIECES * 8) = zero;
     }
@@ -249,5 +247,16 @@ struct Softmax {
     }
 };
 
+// Two products of two packed numbers each, added to `sum`.
+__device__ __forceinline__ float dot2(u32 a, u32 b, float sum) {
+    const float2 x = unpack2<T>(a), y = unpack2<T>(b);
+    return fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
+}
+
+#if ATTENTION_WGMMA
+#include "attention_hopper_forward.cuh"
+#include "attention_hopper_gradient.cuh"
+#else
 #include "attention_forward.cuh"
 #include "attention_gradient.cuh"
+#endif

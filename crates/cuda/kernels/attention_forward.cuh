@@ -1,12 +1,11 @@
-// Attention itself: a block is one head of 128 queries. Part of attention.cuh.
+// Attention itself, on all cards but Hopper: a block is one head of 128 queries. Part of attention.cuh.
 
-// Scores of the next keys are computed while the last ones' values are summed up, and the softmax of
-// the former runs while the latter is under way.
+// Scores of the next keys are computed beside the sum over the last ones' values.
 PLIMSOLL_EXPORT __launch_bounds__(THREADS, 1)
     attention_forward(const T* __restrict__ qkv, const int* __restrict__ bounds, T* __restrict__ out,
                       float* __restrict__ lse, int sequences, int tokens, int query_heads, int kv_heads, float scale,
                       int window) {
-    constexpr int KEYS = FORWARD_KEYS;
+    constexpr int KEYS = 64;  // at a time
     const Place place = locate(bounds, sequences, tokens, ROWS, blockIdx.y, false);
     if (!place.found) return;
     const int head = blockIdx.x, kv_head = head / (query_heads / kv_heads);
@@ -50,48 +49,25 @@ PLIMSOLL_EXPORT __launch_bounds__(THREADS, 1)
     Softmax softmax(scale);
     clear(acc);
     copies_wait<1>();
-    publish();
     __syncthreads();
-    products_begin();
     score<KEYS>(s, q, group_row, k_tile(begin));
-    products_commit();
-    products_wait<0>();
-    pin(s);
     if (!all_seen(first_query, ROWS, begin * KEYS, KEYS, window)) hide_keys<KEYS>(s, first_query, begin * KEYS, window);
     softmax.absorb<KEYS>(s);
     as_left<KEYS>(p, s);
 
     for (int tile = begin; tile + 1 < end; tile++) {
         copies_wait<0>();
-        publish();
         __syncthreads();
         // Keys of `tile` and values of the tile before it have been used by all warps.
-        auto fetch_next = [&] {
-            if (tile + 2 < end) fetch_k(tile + 2);
-            fetch_v(tile + 1);
-            copies_commit();
-        };
-        if (tile + 1 >= group_end) {
-            fetch_next();
-            continue;
-        }
-        if (!ATTENTION_WGMMA) fetch_next();
-        pin(acc);
-        products_begin();
+        if (tile + 2 < end) fetch_k(tile + 2);
+        fetch_v(tile + 1);
+        copies_commit();
+        if (tile + 1 >= group_end) continue;
         score<KEYS>(s, q, group_row, k_tile(tile + 1));
-        products_commit();
         blend<KEYS>(acc, p, v_tile(tile));
-        products_commit();
-        if (ATTENTION_WGMMA) fetch_next();
-        products_wait<1>();
-        pin(s);
         const int first_key = (tile + 1) * KEYS;
         if (!all_seen(first_query, ROWS, first_key, KEYS, window)) hide_keys<KEYS>(s, first_query, first_key, window);
         softmax.absorb<KEYS>(s);
-        pin(s);
-        finish_first(softmax.total[0] + softmax.total[1], window < 1, base);
-        products_wait<0>();
-        pin(acc);
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
 #pragma unroll
@@ -100,14 +76,8 @@ PLIMSOLL_EXPORT __launch_bounds__(THREADS, 1)
         as_left<KEYS>(p, s);
     }
     copies_wait<0>();
-    publish();
     __syncthreads();
-    pin(acc);
-    products_begin();
     blend<KEYS>(acc, p, v_tile(group_end - 1));
-    products_commit();
-    products_wait<0>();
-    pin(acc);
 
     softmax.finish();
     // Nobody reads the queries any more: all scores were finished before the last barrier.

@@ -1,10 +1,5 @@
-// Gradients of attention, first those of the queries, then those of keys and values. Part of attention.cuh.
-
-// Two products of two packed numbers each, added to `sum`.
-__device__ __forceinline__ float dot2(u32 a, u32 b, float sum) {
-    const float2 x = unpack2<T>(a), y = unpack2<T>(b);
-    return fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
-}
+// Gradients of attention on all cards but Hopper, first those of the queries, then those of keys and values. Part of
+// attention.cuh.
 
 // Σ d_out·out of the warp's rows, for the thread's two; also written to `delta`, for the keys' gradients. A row is read by
 // as many lanes as it has pieces, or a few more, so that several rows are under way at a time.
@@ -90,46 +85,27 @@ __device__ __forceinline__ void grad_queries(const T* __restrict__ qkv, const T*
     clear(acc);
     for (int tile = begin; tile < end; tile++) {
         copies_wait<0>();
-        publish();
         __syncthreads();
         const int first_key = tile * STEP;
         const bool needed = any_seen(first_query + group_row, GROUP_ROWS, first_key, STEP, window);
-        auto fetch_next = [&] {
-            if (tile + 1 < end) fetch(tile + 1);
-            copies_commit();
-        };
-        if (!ATTENTION_WGMMA || !needed) fetch_next();
+        if (tile + 1 < end) fetch(tile + 1);
+        copies_commit();
         if (!needed) continue;
-        products_begin();
         score<STEP>(s, q, group_row, k_tile(tile));
-        products_commit();
         score<STEP>(d_p, d, group_row, v_tile(tile));
-        products_commit();
-        if (ATTENTION_WGMMA) fetch_next();
-        products_wait<1>();
-        pin(s);
         if (!all_seen(first_query, ROWS, first_key, STEP, window)) hide_keys<STEP>(s, first_query, first_key, window);
 #pragma unroll
         for (int n = 0; n < STEP / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) s[n][i] = exp2_fast(fmaf(s[n][i], log2_scale, -own_lse[i / 2]));
         }
-        pin(s);
-        finish_first(any_bits(s), window < 1, base);
-        products_wait<0>();
-        pin(d_p);
 #pragma unroll
         for (int n = 0; n < STEP / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) s[n][i] *= d_p[n][i] - own_delta[i / 2];
         }
         as_left<STEP>(d_s, s);
-        pin(acc);
-        products_begin();
         blend<STEP>(acc, d_s, k_tile(tile));
-        products_commit();
-        products_wait<0>();
-        pin(acc);
     }
     __syncthreads();
     store(acc, scale, scale, q, to, stride, rows);
@@ -217,24 +193,13 @@ __device__ __forceinline__ void grad_keys(const T* __restrict__ qkv, const float
     for (int stage = 0; head < heads_end; stage ^= 1) {
         const int first_query = tile * STEP;
         copies_wait<0>();
-        publish();
         __syncthreads();
         if (++tile == end) tile = begin, head++;
-        auto fetch_next = [&] {
-            if (head < heads_end) fetch(stage ^ 1, head, tile);
-            copies_commit();
-        };
-        const bool needed = any_seen(first_query, STEP, first_key + group_row, GROUP_ROWS, window);
-        if (!ATTENTION_WGMMA || !needed) fetch_next();
-        if (!needed) continue;
-        products_begin();
+        if (head < heads_end) fetch(stage ^ 1, head, tile);
+        copies_commit();
+        if (!any_seen(first_query, STEP, first_key + group_row, GROUP_ROWS, window)) continue;
         score<STEP>(s, k, group_row, q_tile(stage));
-        products_commit();
         score<STEP>(d_p, v, group_row, d_tile(stage));
-        products_commit();
-        if (ATTENTION_WGMMA) fetch_next();
-        products_wait<1>();
-        pin(s);
         const bool masked = !all_seen(first_query, STEP, first_key, ROWS, window);
         if (masked) hide_queries<STEP>(s, first_key, first_query, window);
 #pragma unroll
@@ -246,12 +211,7 @@ __device__ __forceinline__ void grad_keys(const T* __restrict__ qkv, const float
             }
         }
         as_left<STEP>(left, s);
-        pin(d_v);
-        products_begin();
         blend<STEP>(d_v, left, d_tile(stage));
-        products_commit();
-        products_wait<1>();
-        pin(d_p);
 #pragma unroll
         for (int n = 0; n < STEP / 8; n++) {
             const float2 column_delta = load_shared_pair(delta_at(stage, n * 8 + own.column));
@@ -259,13 +219,7 @@ __device__ __forceinline__ void grad_keys(const T* __restrict__ qkv, const float
             for (int i = 0; i < 4; i++) s[n][i] *= d_p[n][i] - (i % 2 ? column_delta.y : column_delta.x);
         }
         as_left<STEP>(right, s);
-        pin(d_k);
-        products_begin();
         blend<STEP>(d_k, right, q_tile(stage));
-        products_commit();
-        products_wait<0>();
-        pin(d_v);
-        pin(d_k);
     }
     __syncthreads();
     store(d_k, scale, scale, k, to + k_column, stride, rows);

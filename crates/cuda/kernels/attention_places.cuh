@@ -64,9 +64,8 @@ struct Tiles {
 
 // The `index`th tile in descending order of its number. All lanes of a warp must call.
 // `from_end`: tiles are numbered from the end of their sequence.
-__device__ __forceinline__ Place locate(const int* bounds, int sequences, int tokens, int rows, int index,
-                                        bool from_end) {
-    const Tiles tiles(bounds, sequences, tokens, rows);
+__device__ __forceinline__ Place locate(const Tiles& tiles, int index, bool from_end) {
+    const int sequences = tiles.sequences;
     Place place = {0, 0, 0, false, false};
     if (index >= tiles.from(0)) return place;
     int level = 0, above = tiles.most();  // more than `index` tiles from `level` on, not from `above`
@@ -99,6 +98,11 @@ __device__ __forceinline__ Place locate(const int* bounds, int sequences, int to
         rank -= __popc(candidates);
     }
     return place;
+}
+
+__device__ __forceinline__ Place locate(const int* bounds, int sequences, int tokens, int rows, int index,
+                                        bool from_end) {
+    return locate(Tiles(bounds, sequences, tokens, rows), index, from_end);
 }
 
 // Whether a query sees a key: not one after it, and none that has left the window.

@@ -26,6 +26,12 @@ __device__ __forceinline__ void store_shared(u32 to, u32 word) {
 
 __device__ __forceinline__ void store_shared(u32 to, float number) { store_shared(to, __float_as_uint(number)); }
 
+__device__ __forceinline__ float load_shared(u32 from) {
+    float number;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(from) : "memory");
+    return number;
+}
+
 __device__ __forceinline__ float2 load_shared_pair(u32 from) {
     float2 pair;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(from) : "memory");
@@ -163,15 +169,5 @@ template <typename T> struct Warpgroup;
     };
 ATTENTION_WGMMA_TYPE(bf16, "bf16")
 ATTENTION_WGMMA_TYPE(f16, "f16")
-
-#else
-
-__device__ __forceinline__ void publish() {}
-__device__ __forceinline__ void products_begin() {}
-__device__ __forceinline__ void products_commit() {}
-__device__ __forceinline__ void finish_first(float, bool, u32) {}
-template <int TILES> __device__ __forceinline__ float any_bits(const float (&acc)[TILES][4]) { return 0.0f; }
-template <int LEFT> __device__ __forceinline__ void products_wait() {}
-template <int TILES> __device__ __forceinline__ void pin(float (&acc)[TILES][4]) {}
 
 #endif

@@ -40,8 +40,8 @@
         gradient<T, RANK / 16>(narrow, wide, stride, sums, rows, cols, rank, block_rows,                               \
                                Dropping{row_ids, key, site, threshold});                                               \
     }                                                                                                                  \
-    extern "C" __global__ void gradient_sums_##suffix##_##RANK(const float* sums, void* grad, u32 wide_grad, u32 cols, \
-                                                               u32 splits, u32 rank, float alpha) {                    \
+    extern "C" __global__ void __launch_bounds__(SUM_WARPS* WARP) gradient_sums_##suffix##_##RANK(                     \
+        const float* sums, void* grad, u32 wide_grad, u32 cols, u32 splits, u32 rank, float alpha) {                   \
         gradient_sums<T, RANK>(sums, grad, wide_grad != 0, cols, splits, rank, alpha);                                 \
     }
 #define EXPORT_BOTH(suffix, T, RANK)                                                                                   \
@@ -51,7 +51,7 @@
         both<T, RANK / 16>(spans, wide, stride, narrow, narrow_stride, weight, narrow_sums, weight_sums, rows,         \
                            weight_rows, rank, block_rows);                                                             \
     }                                                                                                                  \
-    extern "C" __global__ void both_sums_##suffix##_##RANK(                                                            \
+    extern "C" __global__ void __launch_bounds__(SUM_WARPS* WARP) both_sums_##suffix##_##RANK(                         \
         const Spans spans, const float* narrow_sums, const float* weight_sums, T* narrow, u32 narrow_stride,           \
         void* grad, u32 wide_grad, u32 rows, u32 weight_rows, u32 splits, u32 rank, float alpha) {                     \
         both_sums<T, RANK>(spans, narrow_sums, weight_sums, narrow, narrow_stride, grad, wide_grad != 0, rows,         \

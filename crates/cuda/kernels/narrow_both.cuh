@@ -132,32 +132,31 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
     }
 }
 
-// What `both` left behind, summed up: first each four of `narrow`, then each four of `grad`, which is added to and is in
-// float32 if `wide_grad`, else as T.
+// What `both` left behind, summed up, four numbers for each lane: the first `narrow_blocks` make `narrow`, the others `grad`,
+// which is added to and is in float32 if `wide_grad`, else as T.
 template <typename T, int RANK>
 __device__ __forceinline__ void both_sums(const Spans& spans, const float* narrow_sums, const float* weight_sums, T* narrow,
                                           u32 narrow_stride, void* grad, bool wide_grad, u32 rows, u32 weight_rows,
                                           u32 splits, u32 rank, float alpha) {
-    const u32 quads = rank / 4, in_row = narrow_stride / 4;
-    const u64 item = u64(blockIdx.x) * blockDim.x + threadIdx.x, narrow_items = u64(rows) * in_row;
-    if (item < narrow_items) {
+    const u32 quads = rank / 4, in_row = narrow_stride / 4, narrow_blocks = (rows * in_row + WARP - 1) / WARP;
+    const u32 lane = threadIdx.x % WARP;
+    const bool first_warp = threadIdx.x < WARP;
+    if (blockIdx.x < narrow_blocks) {
+        const u32 item = blockIdx.x * WARP + lane;
         const u32 row = item / in_row, at = item % in_row, adapter = at / quads, n = at % quads * 4;
+        const bool valid = row < rows;
         const u32 first = adapter == 0 ? 0 : u32(spans.spans[adapter - 1].blocks_end);
         const u32 last = u32(spans.spans[adapter].blocks_end);
-        const float4 sum = add_parts(narrow_sums + (u64(first) * rows + row) * RANK + n, u64(rows) * RANK, last - first);
-        store4(narrow + u64(row) * narrow_stride + 4 * at, alpha, sum, float4{});
-        return;
-    }
-    const u64 rest = item - narrow_items;
-    const u32 row = rest / quads, n = rest % quads * 4;
-    if (row >= weight_rows) return;
-    const u64 at = u64(row) * rank + n;
-    const float4 old =
-        wide_grad ? load4(static_cast<const float*>(grad) + at) : load4(static_cast<const T*>(grad) + at);
-    const float4 sum = add_parts(weight_sums + u64(row) * RANK + n, u64(weight_rows) * RANK, splits);
-    if (wide_grad) {
-        store4(static_cast<float*>(grad) + at, alpha, sum, old);
+        const float* parts = narrow_sums + (u64(first) * rows + row) * RANK + n;
+        const float4 sum = add_parts(parts, u64(rows) * RANK, last - first, valid);
+        if (valid && first_warp) store4(narrow + u64(row) * narrow_stride + 4 * at, alpha, sum, float4{});
     } else {
-        store4(static_cast<T*>(grad) + at, alpha, sum, old);
+        const u32 item = (blockIdx.x - narrow_blocks) * WARP + lane;
+        const u32 row = item / quads, n = item % quads * 4;
+        const bool valid = row < weight_rows, mine = valid && first_warp;
+        const u64 at = u64(row) * rank + n;
+        const float4 old = mine ? load_gradient<T>(grad, wide_grad, at) : float4{};
+        const float4 sum = add_parts(weight_sums + u64(row) * RANK + n, u64(weight_rows) * RANK, splits, valid);
+        if (mine) store_gradient<T>(grad, wide_grad, at, alpha, sum, old);
     }
 }

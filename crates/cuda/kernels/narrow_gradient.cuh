@@ -58,13 +58,20 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
         const Tile tile = tile_of(stage);
         if (dropping.any()) {
             const RowDraw draw(mask, load_shared4(ids_of(stage) + lane % 16 * 4));
+            // Some at a time, for an access may not pass another.
+            constexpr int SOME = 4;
 #pragma unroll
-            for (int i = 0; i < Tile::OWN; i++) {
-                const u32 row = Tile::own_row(i), piece = Tile::own_piece(i);
-                u32 words[4];
-                load_shared16(words, tile.place(row, piece));
-                drop8(words, draw.of_lane(row), col0 + 8 * piece, limit);
-                store_shared16(tile.place(row, piece), words);
+            for (int first = 0; first < Tile::OWN; first += SOME) {
+                u32 words[SOME][4];
+#pragma unroll
+                for (int i = 0; i < SOME; i++) load_shared16(words[i], tile.own(first + i));
+#pragma unroll
+                for (int i = 0; i < SOME; i++) {
+                    const u32 row = Tile::own_row(first + i), piece = Tile::own_piece(first + i);
+                    drop8(words[i], draw.of_lane(row), col0 + 8 * piece, limit);
+                }
+#pragma unroll
+                for (int i = 0; i < SOME; i++) store_shared16(tile.own(first + i), words[i]);
             }
             __syncwarp();
         }
@@ -99,18 +106,13 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
     }
 }
 
-// What `gradient` left behind, added to `grad`, which is in float32 if `wide_grad`, else as T.
+// What `gradient` left behind, added to `grad`, which is in float32 if `wide_grad`, else as T: four numbers for each lane.
 template <typename T, int RANK>
 __device__ __forceinline__ void gradient_sums(const float* sums, void* grad, bool wide_grad, u32 cols, u32 splits,
                                               u32 rank, float alpha) {
-    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
-    if (at >= u64(rank) * cols) return;
-    const float4 old =
-        wide_grad ? load4(static_cast<const float*>(grad) + at) : load4(static_cast<const T*>(grad) + at);
-    const float4 sum = add_parts(sums + at, u64(RANK) * cols, splits);
-    if (wide_grad) {
-        store4(static_cast<float*>(grad) + at, alpha, sum, old);
-    } else {
-        store4(static_cast<T*>(grad) + at, alpha, sum, old);
-    }
+    const u64 at = (u64(blockIdx.x) * WARP + threadIdx.x % WARP) * 4;
+    const bool valid = at < u64(rank) * cols, mine = valid && threadIdx.x < WARP;
+    const float4 old = mine ? load_gradient<T>(grad, wide_grad, at) : float4{};
+    const float4 sum = add_parts(sums + at, u64(RANK) * cols, splits, valid);
+    if (mine) store_gradient<T>(grad, wide_grad, at, alpha, sum, old);
 }

@@ -23,7 +23,8 @@ struct Dropping {
     __device__ __forceinline__ u32 limit() const { return threshold < 0x10000 ? threshold << 16 : 0xffffffffu; }
 };
 
-// A row's part in the draw of `RowMask::factor`.
+// A row's part in the draw of `RowMask::factor`. There b is joined before x ^= x >> 15; joined behind it, as b ^ (b >> 15),
+// it costs no instruction.
 struct RowDraw {
     u32 a, b;
 
@@ -31,7 +32,7 @@ struct RowDraw {
     __device__ __forceinline__ RowDraw(const Mask& mask, u32 row_id) {
         const RowMask row = mask.row(row_id);
         a = row.a;
-        b = row.b;
+        b = row.b ^ (row.b >> 15);
     }
 
     // The draw of another lane's row.
@@ -48,8 +49,7 @@ struct RowDraw {
         u32 x = pair + a;
         x ^= x >> 16;
         x *= 0x7feb352du;
-        x ^= b;
-        x ^= x >> 15;
+        x ^= (x >> 15) ^ b;
         x *= 0x846ca68bu;
         odd = x < limit;
         even = ((x << 16) ^ (x & 0xffff0000u)) < limit;
@@ -134,23 +134,55 @@ __device__ __forceinline__ void store4(T* to, float alpha, const float4& x, cons
     *reinterpret_cast<decltype(four)*>(to) = four;
 }
 
+// The same for gradients, which are in float32 if `wide`, else as T.
+template <typename T> __device__ __forceinline__ float4 load_gradient(const void* grad, bool wide, u64 at) {
+    return wide ? load4(static_cast<const float*>(grad) + at) : load4(static_cast<const T*>(grad) + at);
+}
+
+template <typename T>
+__device__ __forceinline__ void store_gradient(void* grad, bool wide, u64 at, float alpha, const float4& x,
+                                               const float4& onto) {
+    if (wide) {
+        store4(static_cast<float*>(grad) + at, alpha, x, onto);
+    } else {
+        store4(static_cast<T*>(grad) + at, alpha, x, onto);
+    }
+}
+
 __device__ __forceinline__ void add_to(float4& sum, const float4& x) {
     sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
 }
 
-// Four neighbours of each of `count` parts `apart` from each other, added in their order.
-__device__ __forceinline__ float4 add_parts(const float* parts, u64 apart, u32 count) {
-    // Under way at a time.
-    constexpr int BATCH = 12;
+// Warps of a block that adds up parts: `SUM_WARPS` in src/narrow.rs.
+#define SUM_WARPS 4
+
+// Four neighbours of each of `count` parts `apart` from each other, for each lane, by all warps of a block: a warp adds
+// every SUM_WARPSth part, and the first has the total, which adds up the warps in their order. The parts come through
+// shared memory, where all are under way at a time; with loads, the compiler has two or three.
+__device__ __forceinline__ float4 add_parts(const float* parts, u64 apart, u32 count, bool valid) {
+    constexpr int BATCH = 36 / SUM_WARPS;
+    __shared__ float4 batch[BATCH][SUM_WARPS * WARP];
+    const u32 warp = threadIdx.x / WARP;
     float4 sum = {};
-    for (u32 from = 0; from < count; from += BATCH) {
-        float4 batch[BATCH] = {};
+    for (u32 from = warp; valid && from < count; from += BATCH * SUM_WARPS) {
+        const float* at = parts + from * apart;
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            if (from + i < count) batch[i] = __ldcg(reinterpret_cast<const float4*>(parts + (from + i) * apart));
+            if (from + i * SUM_WARPS >= count) break;
+            copy16(shared_address(&batch[i][threadIdx.x]), at + i * (SUM_WARPS * apart), true);
         }
+        copies_commit();
+        copies_wait<0>();
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) add_to(sum, batch[i]);
+        for (int i = 0; i < BATCH; i++) {
+            if (from + i * SUM_WARPS < count) add_to(sum, batch[i][threadIdx.x]);
+        }
+    }
+    batch[0][threadIdx.x] = sum;
+    __syncthreads();
+    if (warp == 0) {
+#pragma unroll
+        for (int w = 1; w < SUM_WARPS; w++) add_to(sum, batch[0][w * WARP + threadIdx.x]);
     }
     return sum;
 }

@@ -19,6 +19,8 @@ template <int COLS> struct WideTile {
     __device__ __forceinline__ static u32 own_row(int i) { return (i * WARP + threadIdx.x % WARP) / PIECES; }
     __device__ __forceinline__ static u32 own_piece(int i) { return (i * WARP + threadIdx.x % WARP) % PIECES; }
 
+    __device__ __forceinline__ u32 own(int i) const { return place(own_row(i), own_piece(i)); }
+
     // Starts copying; rows from `rows` and columns from `cols` on become zeros.
     template <typename T> __device__ __forceinline__ void fetch(const T* from, u64 stride, u32 rows, u32 cols) const {
 #pragma unroll

@@ -8,61 +8,55 @@
 #define HEAD_THREADS 256
 #define SUM_SLICES 8
 
-// A row lies in registers: each thread holds PACKS packs, a block's width apart. Which packs a thread
-// holds depends on the row's length alone, so the norm of a stored sum has the bits it had when the
-// sum was made.
+// A row of whole packs lies in registers: each thread holds PACKS of them, a block's width apart. Which packs a
+// thread holds depends on the row's length alone, so the norm of a stored sum has the bits it had when the sum was
+// made. Every load is under way before the first is used; a row's odd end would make the compiler wait in between.
 template <typename T, int PACKS>
 __device__ __forceinline__ void rms_norm(const T* x, const T* h, const T* weight, T* sum, T* normed, float* rstd,
                                          int cols, float eps) {
     constexpr int N = Pack<T>::N;
-    const bool wide = cols % N == 0;
     const u64 row = u64(blockIdx.x) * cols;
-    float v[PACKS][N], w[PACKS][N];
+    Pack<T> xs[PACKS], other[PACKS], w[PACKS];
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
-        const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-        if (count <= 0) break;
-        load_some(x + row + at, count, wide, v[p]);
-        if (weight != nullptr) load_some(weight + at, count, wide, w[p]);
-    }
-    if (h != nullptr) {
-#pragma unroll
-        for (int p = 0; p < PACKS; p++) {
-            const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-            if (count <= 0) break;
-            float other[N];
-            load_some(h + row + at, count, wide, other);
-            // The norm is that of the sum as it is stored.
-#pragma unroll
-            for (int i = 0; i < N; i++) v[p][i] = to_float(from_float<T>(v[p][i] + other[i]));
-            store_some(sum + row + at, count, wide, v[p]);
-        }
+        const int at = (p * blockDim.x + threadIdx.x) * N;
+        if (at >= cols) break;
+        xs[p] = load_pack(x + row + at);
+        if (h != nullptr) other[p] = load_pack(h + row + at);
+        if (weight != nullptr) w[p] = load_pack(weight + at);
     }
     float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
-        if ((p * blockDim.x + threadIdx.x) * N >= cols) break;
+        const int at = (p * blockDim.x + threadIdx.x) * N;
+        if (at >= cols) break;
+        if (h != nullptr) {
+            // The norm is that of the sum as it is stored.
 #pragma unroll
-        for (int i = 0; i < N; i++) squares = fmaf(v[p][i], v[p][i], squares);
+            for (int i = 0; i < N; i++) xs[p].v[i] = from_float<T>(to_float(xs[p].v[i]) + to_float(other[p].v[i]));
+            store_pack(sum + row + at, xs[p]);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) squares = fmaf(to_float(xs[p].v[i]), to_float(xs[p].v[i]), squares);
     }
     squares = block_sum(squares);
     const float scale = 1.0f / sqrtf(squares / cols + eps);
     if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
-        const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-        if (count <= 0) break;
+        const int at = (p * blockDim.x + threadIdx.x) * N;
+        if (at >= cols) break;
+        float v[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) v[p][i] *= scale;
-        if (weight != nullptr) {
-#pragma unroll
-            for (int i = 0; i < N; i++) v[p][i] *= w[p][i];
+        for (int i = 0; i < N; i++) {
+            v[i] = to_float(xs[p].v[i]) * scale;
+            if (weight != nullptr) v[i] *= to_float(w[p].v[i]);
         }
-        store_some(normed + row + at, count, wide, v[p]);
+        store_floats(normed + row + at, v);
     }
 }
 
-// For rows too long for registers: the sum is read back by the thread that wrote it.
+// For other rows: the sum is read back by the thread that wrote it.
 template <typename T>
 __device__ __forceinline__ void rms_norm_long(const T* x, const T* h, const T* weight, T* sum, T* normed, float* rstd,
                                               int cols, float eps) {
@@ -97,95 +91,93 @@ __device__ __forceinline__ float norm_slope(float x, float g, float so_far, floa
     return fmaf(g, scale, fmaf(x, -pull, so_far));
 }
 
-// Up to a pack's worth of a row as it is stored; what is missing is zero.
-template <typename T> __device__ __forceinline__ Pack<T> fetch(const T* from, int count, bool wide) {
-    if (wide) return load_pack(from);
-    Pack<T> pack;
-#pragma unroll
-    for (int i = 0; i < Pack<T>::N; i++) pack.v[i] = i < count ? from[i] : from_float<T>(0.0f);
-    return pack;
+// Keeps the compiler from holding what it made of a pack in its place: a pack takes half the registers.
+template <typename T> __device__ __forceinline__ void stay_packed(Pack<T>& pack) {
+    uint4& words = *reinterpret_cast<uint4*>(&pack);
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
 }
 
-// Rows a grid's width apart belong to one block, whose threads keep their columns: the weight's
-// gradient gathers in registers and leaves as one row of `partial`. A block then has many rows, so
-// the next one is on its way while this one is summed.
+// Rows a grid's width apart belong to one block, whose threads keep their columns. The weight's gradient gathers in
+// registers and leaves as one row of `partial`; a block then has many rows, so the next one is on its way while this one is
+// summed.
 template <typename T, int PACKS, bool SUMMED>
 __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, const T* dy, const T* weight,
                                               const T* so_far, T* dx, float* partial, int rows, int cols) {
     constexpr int N = Pack<T>::N;
-    const bool wide = cols % N == 0;
     float dw[PACKS][N] = {};
-    Pack<T> xs[PACKS], dys[PACKS], next_xs[PACKS], next_dys[PACKS], onto[PACKS];
-    if (SUMMED && int(blockIdx.x) < rows) {
+    Pack<T> xs[PACKS], dys[PACKS], onto[PACKS], w[PACKS], next_xs[PACKS], next_dys[PACKS], next_onto[PACKS];
+    const auto fetch = [&](int row, Pack<T>(&to_xs)[PACKS], Pack<T>(&to_dys)[PACKS], Pack<T>(&to_onto)[PACKS]) {
+        const u64 start = u64(row) * cols;
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
-            const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-            if (count > 0) {
-                next_xs[p] = fetch(x + u64(blockIdx.x) * cols + at, count, wide);
-                next_dys[p] = fetch(dy + u64(blockIdx.x) * cols + at, count, wide);
-            }
+            const int at = (p * blockDim.x + threadIdx.x) * N;
+            if (at >= cols) break;
+            to_xs[p] = load_pack(x + start + at);
+            to_dys[p] = load_pack(dy + start + at);
+            if (so_far != nullptr) to_onto[p] = load_pack(so_far + start + at);
         }
+    };
+    if (SUMMED && int(blockIdx.x) < rows) fetch(blockIdx.x, next_xs, next_dys, next_onto);
+    // Long rows leave no registers for the weight.
+    constexpr bool HELD = PACKS < 4;
+    const auto fetch_weight = [&](int p) {
+        const int at = (p * blockDim.x + threadIdx.x) * N;
+        if (weight != nullptr && at < cols) w[p] = load_pack(weight + at);
+    };
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        if (HELD) fetch_weight(p);
     }
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-        const u64 start = u64(row) * cols, next = start + u64(gridDim.x) * cols;
+        const u64 start = u64(row) * cols;
         const float scale = rstd[row];
+        if constexpr (SUMMED) {
+#pragma unroll
+            for (int p = 0; p < PACKS; p++) xs[p] = next_xs[p], dys[p] = next_dys[p], onto[p] = next_onto[p];
+            if (row + int(gridDim.x) < rows) fetch(row + gridDim.x, next_xs, next_dys, next_onto);
+        } else {
+            fetch(row, xs, dys, onto);
+        }
         float dot = 0.0f;
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
-            const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-            if (count > 0) {
-                xs[p] = SUMMED ? next_xs[p] : fetch(x + start + at, count, wide);
-                dys[p] = SUMMED ? next_dys[p] : fetch(dy + start + at, count, wide);
-                if (so_far != nullptr) onto[p] = fetch(so_far + start + at, count, wide);
-                if (SUMMED && row + int(gridDim.x) < rows) {
-                    next_xs[p] = fetch(x + next + at, count, wide);
-                    next_dys[p] = fetch(dy + next + at, count, wide);
-                }
-            }
-        }
+            if ((p * blockDim.x + threadIdx.x) * N >= cols) break;
+            if (!HELD) fetch_weight(p);
 #pragma unroll
-        for (int p = 0; p < PACKS; p++) {
-            const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-            if (count > 0) {
-                Pack<T> w;
-                if (weight != nullptr) w = fetch(weight + at, count, wide);
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    const float v = to_float(xs[p].v[i]), d = to_float(dys[p].v[i]);
-                    dot = fmaf(weight != nullptr ? d * to_float(w.v[i]) : d, v, dot);
-                    if (SUMMED) dw[p][i] = fmaf(d * scale, v, dw[p][i]);
-                }
+            for (int i = 0; i < N; i++) {
+                const float v = to_float(xs[p].v[i]), d = to_float(dys[p].v[i]);
+                dot = fmaf(weight != nullptr ? d * to_float(w[p].v[i]) : d, v, dot);
+                if (SUMMED) dw[p][i] = fmaf(d * scale, v, dw[p][i]);
             }
         }
         dot = block_sum(dot);
         const float pull = dot * scale * scale * scale / cols;
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
-            const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-            if (count > 0) {
-                Pack<T> w;
-                if (weight != nullptr) w = fetch(weight + at, count, wide);
-                float out[N];
+            const int at = (p * blockDim.x + threadIdx.x) * N;
+            if (at >= cols) break;
+            if (!HELD) fetch_weight(p);
+            stay_packed(xs[p]), stay_packed(dys[p]), stay_packed(w[p]);
+            float out[N];
 #pragma unroll
-                for (int i = 0; i < N; i++) {
-                    const float d = to_float(dys[p].v[i]), g = weight != nullptr ? d * to_float(w.v[i]) : d;
-                    const float before = so_far != nullptr ? to_float(onto[p].v[i]) : 0.0f;
-                    out[i] = norm_slope(to_float(xs[p].v[i]), g, before, scale, pull);
-                }
-                store_some(dx + start + at, count, wide, out);
+            for (int i = 0; i < N; i++) {
+                const float d = to_float(dys[p].v[i]), g = weight != nullptr ? d * to_float(w[p].v[i]) : d;
+                const float before = so_far != nullptr ? to_float(onto[p].v[i]) : 0.0f;
+                out[i] = norm_slope(to_float(xs[p].v[i]), g, before, scale, pull);
             }
+            store_floats(dx + start + at, out);
         }
     }
     if constexpr (SUMMED) {
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
-            const int at = (p * blockDim.x + threadIdx.x) * N, count = min(N, cols - at);
-            if (count > 0) store_some(partial + u64(blockIdx.x) * cols + at, count, wide, dw[p]);
+            const int at = (p * blockDim.x + threadIdx.x) * N;
+            if (at < cols) store_some(partial + u64(blockIdx.x) * cols + at, N, true, dw[p]);
         }
     }
 }
 
-// For rows too long for registers: the weight's gradient gathers in the block's row of `partial`,
+// For other rows: the weight's gradient gathers in the block's row of `partial`,
 // each column touched by one thread only.
 template <typename T>
 __device__ __forceinline__ void rms_norm_grad_long(const T* x, const float* rstd, const T* dy, const T* weight,
@@ -359,11 +351,13 @@ __device__ __forceinline__ void head_norm_grad(const T* qkv, const float* rstd, 
     }
 }
 
+// Registers for three blocks of short rows on a multiprocessor: more, or the next row ahead, and there is less under way.
 #define ROW_KERNELS(suffix, T, PACKS)                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS) rms_norm_x##PACKS##_##suffix(RMS_NORM_PARAMETERS(T)) {              \
         rms_norm<T, PACKS>(RMS_NORM_ARGUMENTS);                                                                        \
     }                                                                                                                  \
-    PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS) rms_norm_grad_x##PACKS##_##suffix(RMS_NORM_GRAD_PARAMETERS(T)) {    \
+    PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS, PACKS == 1 ? 3 : 1)                                                 \
+        rms_norm_grad_x##PACKS##_##suffix(RMS_NORM_GRAD_PARAMETERS(T)) {                                               \
         rms_norm_grad<T, PACKS, false>(RMS_NORM_GRAD_ARGUMENTS);                                                       \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(SUMMED_ROW_THREADS)                                                              \

@@ -6,7 +6,7 @@
 #define FACTOR_THREADS 1024
 #define UPDATE_THREADS 256
 // Elements of a tensor that one block of an update has.
-#define UPDATE_CHUNK 4096
+#define UPDATE_CHUNK 16384
 
 // Tensors of one launch, passed by value. All parameters of a kernel together have 4 KiB under every driver.
 template <typename Row, int N> struct Table {
@@ -116,35 +116,54 @@ template <> __device__ __forceinline__ f16 round_by_chance<f16>(float x, u32 dra
 // Draws are a hash of the parameter, the update, the element and its gradient: the same ones wherever
 // the parameter lies and however it is divided among threads.
 struct Draws {
-    u32 a, b;
+    u32 a;
 
     __device__ __forceinline__ Draws(u32 site, const float* hyper) {
         u32 update = mix(__float_as_uint(hyper[0]) ^ 0x9e3779b9u);
         for (int i = 1; i < 4; i++) update = mix(update + __float_as_uint(hyper[i]));
         a = mix(update ^ mix(site + 0x85ebca6bu));
-        b = mix(a + 0x51ed270bu);
     }
 
     __device__ __forceinline__ u32 draw(u64 element, float gradient) const {
-        return mix(mix((u32(element) + a) ^ u32(element >> 32)) ^ __float_as_uint(gradient) ^ b);
+        return mix((u32(element) * 0x9e3779b1u + a) ^ u32(element >> 32) * 0x85ebca6bu ^ __float_as_uint(gradient));
     }
 };
 
+// Up to N elements; all of them, in wide accesses, if `wide`.
 template <typename T, int N>
-__device__ __forceinline__ void store_by_chance(T* to, int count, const float (&in)[N], const u32 (&draws)[N]) {
-    float rounded[N];
+__device__ __forceinline__ void store_by_chance(T* to, int count, bool wide, const float (&in)[N],
+                                                const u32 (&draws)[N]) {
+    constexpr int P = Pack<T>::N;
+    if (wide) {
 #pragma unroll
-    for (int i = 0; i < N; i++) rounded[i] = to_float(round_by_chance<T>(in[i], draws[i]));
-    store_some(to, count, count == N, rounded);
+        for (int from = 0; from < N; from += P) {
+            Pack<T> pack;
+#pragma unroll
+            for (int i = 0; i < P; i++) pack.v[i] = round_by_chance<T>(in[from + i], draws[from + i]);
+            store_pack(to + from, pack);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i < count) to[i] = round_by_chance<T>(in[i], draws[i]);
+        }
+    }
 }
 
 // A parameter after its step: with a master, the master and its nearest neighbour; else by chance.
 template <typename P, int N>
-__device__ __forceinline__ void store_parameter(P* p, float* master, int count, const float (&value)[N],
+__device__ __forceinline__ void store_parameter(P* p, float* master, int count, bool wide, const float (&value)[N],
                                                 const u32 (&draws)[N]) {
-    if (master == nullptr) return store_by_chance(p, count, value, draws);
-    store_some(master, count, count == N, value);
-    store_some(p, count, count == N, value);
+    if (master == nullptr) return store_by_chance(p, count, wide, value, draws);
+    store_some(master, count, wide, value);
+    store_some(p, count, wide, value);
+}
+
+// The square root to about a unit in the last place.
+__device__ __forceinline__ float root(float x) {
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 // What all elements of an AdamW update share.
@@ -157,18 +176,18 @@ struct AdamW {
           root_correction(1.0f / sqrtf(hyper[2])), beta1_complement(beta1_complement), beta2(beta2),
           beta2_complement(beta2_complement), eps(eps) {}
 
-    // The N elements at `at`.
-    template <int N, typename P, typename G, typename S>
+    // The N elements at `at`, or as many as there are if not `wide`. Every load is under way before the first is used.
+    template <int N, bool WIDE, typename P, typename G, typename S>
     __device__ __forceinline__ void step(P* p, G* g, S* m, S* v, float* master, u64 at, u64 len,
                                          const Draws& draws) const {
-        const int count = int(min(u64(N), len - at));
-        const bool wide = count == N;
+        constexpr bool wide = WIDE;
+        const int count = wide ? N : int(len - at);
         float parameter[N], gradient[N], first[N], second[N];
-        if (master != nullptr) load_some(master + at, count, wide, parameter);
-        else load_some(p + at, count, wide, parameter);
         load_some(g + at, count, wide, gradient);
         load_some(m + at, count, wide, first);
         load_some(v + at, count, wide, second);
+        if (master != nullptr) load_some(master + at, count, wide, parameter);
+        else load_some(p + at, count, wide, parameter);
 
         u32 draw[N], draw_first[N], draw_second[N];
 #pragma unroll
@@ -178,17 +197,17 @@ struct AdamW {
             gradient[i] = 0.0f;
             first[i] = fmaf(grad - first[i], beta1_complement, first[i]);
             second[i] = fmaf(second[i], beta2, beta2_complement * grad * grad);
-            const float denominator = fmaf(sqrtf(second[i]), root_correction, eps);
-            parameter[i] = fmaf(-step_size, first[i] / denominator, parameter[i] * keep);
-            // Sixteen bits are enough for a moment.
+            const float denominator = fmaf(root(second[i]), root_correction, eps);
+            parameter[i] = fmaf(-step_size, __fdividef(first[i], denominator), parameter[i] * keep);
+            // Sixteen bits are enough for each: the high ones, the low ones, and the middle of a product of both.
             draw[i] = draws.draw(at + i, grad);
             draw_first[i] = draw[i] << 16;
-            draw_second[i] = mix(draw[i] + 0x9e3779b9u);
+            draw_second[i] = draw[i] * 0x846ca68bu << 8;
         }
-        store_parameter(p + at, master != nullptr ? master + at : nullptr, count, parameter, draw);
+        store_parameter(p + at, master != nullptr ? master + at : nullptr, count, wide, parameter, draw);
         store_some(g + at, count, wide, gradient);
-        store_by_chance(m + at, count, first, draw_first);
-        store_by_chance(v + at, count, second, draw_second);
+        store_by_chance(m + at, count, wide, first, draw_first);
+        store_by_chance(v + at, count, wide, second, draw_second);
     }
 };
 
@@ -199,11 +218,11 @@ struct Sgd {
     __device__ __forceinline__ Sgd(const float* hyper, const float* clip, float momentum_factor, float weight_decay)
         : factor(clip[1]), lr(hyper[0]), momentum_factor(momentum_factor), weight_decay(weight_decay) {}
 
-    template <int N, typename P, typename G, typename S>
+    template <int N, bool WIDE, typename P, typename G, typename S>
     __device__ __forceinline__ void step(P* p, G* g, S* momentum, S*, float* master, u64 at, u64 len,
                                          const Draws& draws) const {
-        const int count = int(min(u64(N), len - at));
-        const bool wide = count == N;
+        constexpr bool wide = WIDE;
+        const int count = wide ? N : int(len - at);
         float parameter[N], gradient[N], velocity[N];
         if (master != nullptr) load_some(master + at, count, wide, parameter);
         else load_some(p + at, count, wide, parameter);
@@ -220,9 +239,9 @@ struct Sgd {
             velocity[i] = momentum != nullptr ? fmaf(velocity[i], momentum_factor, grad) : grad;
             parameter[i] = fmaf(-lr, velocity[i], parameter[i]);
         }
-        store_parameter(p + at, master != nullptr ? master + at : nullptr, count, parameter, draw);
+        store_parameter(p + at, master != nullptr ? master + at : nullptr, count, wide, parameter, draw);
         store_some(g + at, count, wide, gradient);
-        if (momentum != nullptr) store_by_chance(momentum + at, count, velocity, draw_velocity);
+        if (momentum != nullptr) store_by_chance(momentum + at, count, wide, velocity, draw_velocity);
     }
 };
 
@@ -238,8 +257,10 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m,
         return;
     }
 #pragma unroll 1
-    for (u64 at = start + threadIdx.x * N; at < end; at += UPDATE_THREADS * N)
-        rule.template step<N>(p, g, m, v, master, at, len, draws);
+    for (u64 at = start + threadIdx.x * N; at < end; at += UPDATE_THREADS * N) {
+        if (at + N <= len) rule.template step<N, true>(p, g, m, v, master, at, len, draws);
+        else rule.template step<N, false>(p, g, m, v, master, at, len, draws);
+    }
 }
 
 // One tensor, by a grid of its own.

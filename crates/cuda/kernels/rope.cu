@@ -1,55 +1,89 @@
 // Rotary positions, half-split: pairs are (i, i + head_dim/2).
 #include "plimsoll.cuh"
 
-// One block turns the heads of one row. A thread keeps a run of pairs and so its angles, and walks
-// the heads. `values` is the number of columns behind the turned heads that have to be copied, none
-// if the row stays in place. A position outside the table shows as NaN.
-template <typename T>
-__device__ __forceinline__ void rope(const T* qkv, const float* table, const int* positions, T* out, int heads,
-                                     int head_dim, int cols, int values, int table_rows, float sign) {
+#define THREADS_MAX 512
+// Heads that a thread turns at a time: `HEADS` in src/rope.rs.
+#define ROPE_HEADS 2
+
+// `values` is the number of columns behind the turned heads that have to be copied, none if the rows stay in place. A
+// position outside the table shows as NaN.
+#define ROPE_PARAMETERS(T)                                                                                             \
+    const T *qkv, const float *table, const int *positions, T *out, int heads, int head_dim, int cols, int values,     \
+        int table_rows, float sign
+#define ROPE_ARGUMENTS qkv, table, positions, out, heads, head_dim, cols, values, table_rows, sign
+
+__device__ __forceinline__ float turned_low(float a, float b, float cosine, float s) { return fmaf(a, cosine, -b * s); }
+__device__ __forceinline__ float turned_high(float a, float b, float cosine, float s) { return fmaf(b, cosine, a * s); }
+
+// For halves of whole packs. A block turns some heads of one row, a thread a run of pairs in ROPE_HEADS of them: those
+// are on their way while their angles are looked up.
+template <typename T> __device__ __forceinline__ void rope(ROPE_PARAMETERS(T)) {
     constexpr int N = Pack<T>::N;
-    const int half = head_dim / 2, chunks = (half + N - 1) / N, stride = blockDim.x / chunks;
-    const int at = threadIdx.x % chunks * N, count = min(N, half - at);
-    const bool wide = half % N == 0;
-    const u64 row = u64(blockIdx.x) * cols;
+    const int half = head_dim / 2, chunks = half / N, stride = blockDim.x / chunks;
+    const int at = threadIdx.x % chunks * N, head0 = blockIdx.y * stride * ROPE_HEADS + threadIdx.x / chunks;
     const int position = positions[blockIdx.x];
-    float cosine[N], sine[N];
-    if (position >= 0 && position < table_rows) {
-        const float* angles = table + u64(position) * head_dim + at;
-        load_some(angles, count, wide, cosine);
-        load_some(angles + half, count, wide, sine);
-    } else {
+    const T* from = qkv + u64(blockIdx.x) * cols + at;
+    T* to = out + u64(blockIdx.x) * cols + at;
+    Pack<T> a[ROPE_HEADS], b[ROPE_HEADS];
 #pragma unroll
-        for (int i = 0; i < N; i++) cosine[i] = sine[i] = __int_as_float(0x7fffffff);
+    for (int h = 0; h < ROPE_HEADS; h++) {
+        const int head = head0 + h * stride, low = head * head_dim;
+        if (head < heads) a[h] = load_pack(from + low), b[h] = load_pack(from + low + half);
     }
-    for (int head = threadIdx.x / chunks; head < heads; head += stride) {
-        const u64 low = row + head * head_dim + at, high = low + half;
-        float a[N], b[N], turned_a[N], turned_b[N];
-        load_some(qkv + low, count, wide, a);
-        load_some(qkv + high, count, wide, b);
+    const bool known = position >= 0 && position < table_rows;
+    const float* angles = table + u64(known ? position : 0) * head_dim + at;
+    float cosine[N], sine[N];
+    load_some(angles, N, true, cosine);
+    load_some(angles + half, N, true, sine);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        cosine[i] = known ? cosine[i] : __int_as_float(0x7fffffff);
+        sine[i] *= sign;
+    }
+#pragma unroll
+    for (int h = 0; h < ROPE_HEADS; h++) {
+        const int head = head0 + h * stride, low = head * head_dim;
+        if (head >= heads) break;
+        float low_out[N], high_out[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const float s = sine[i] * sign;
-            turned_a[i] = fmaf(a[i], cosine[i], -b[i] * s);
-            turned_b[i] = fmaf(b[i], cosine[i], a[i] * s);
+            low_out[i] = turned_low(to_float(a[h].v[i]), to_float(b[h].v[i]), cosine[i], sine[i]);
+            high_out[i] = turned_high(to_float(a[h].v[i]), to_float(b[h].v[i]), cosine[i], sine[i]);
         }
-        store_some(out + low, count, wide, turned_a);
-        store_some(out + high, count, wide, turned_b);
+        store_floats(to + low, low_out);
+        store_floats(to + low + half, high_out);
     }
-    const bool wide_values = head_dim % N == 0;
+    if (blockIdx.y > 0) return;
+    const u64 behind = u64(blockIdx.x) * cols + heads * head_dim;
     for (int i = threadIdx.x * N; i < values; i += blockDim.x * N) {
-        const u64 from = row + heads * head_dim + i;
-        float v[N];
-        load_some(qkv + from, min(N, values - i), wide_values, v);
-        store_some(out + from, min(N, values - i), wide_values, v);
+        store_pack(out + behind + i, load_pack(qkv + behind + i));
+    }
+}
+
+// For others, pair by pair.
+template <typename T> __device__ __forceinline__ void rope_odd(ROPE_PARAMETERS(T)) {
+    const int half = head_dim / 2, position = positions[blockIdx.x];
+    const bool known = position >= 0 && position < table_rows;
+    const float* angles = table + u64(known ? position : 0) * head_dim;
+    const u64 row = u64(blockIdx.x) * cols;
+    for (int pair = threadIdx.x; pair < heads * half; pair += blockDim.x) {
+        const int i = pair % half;
+        const u64 low = row + pair / half * head_dim + i;
+        const float a = to_float(qkv[low]), b = to_float(qkv[low + half]);
+        const float cosine = known ? angles[i] : __int_as_float(0x7fffffff), sine = angles[half + i] * sign;
+        out[low] = from_float<T>(turned_low(a, b, cosine, sine));
+        out[low + half] = from_float<T>(turned_high(a, b, cosine, sine));
+    }
+    for (int i = threadIdx.x; i < values; i += blockDim.x) {
+        const u64 at = row + heads * head_dim + i;
+        out[at] = qkv[at];
     }
 }
 
 #define KERNELS(suffix, T)                                                                                             \
-    PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
-        rope_##suffix(const T* qkv, const float* table, const int* positions, T* out, int heads, int head_dim,         \
-                      int cols, int values, int table_rows, float sign) {                                              \
-        rope<T>(qkv, table, positions, out, heads, head_dim, cols, values, table_rows, sign);                          \
+    PLIMSOLL_EXPORT __launch_bounds__(THREADS_MAX) rope_##suffix(ROPE_PARAMETERS(T)) { rope<T>(ROPE_ARGUMENTS); }      \
+    PLIMSOLL_EXPORT __launch_bounds__(THREADS_MAX) rope_odd_##suffix(ROPE_PARAMETERS(T)) {                             \
+        rope_odd<T>(ROPE_ARGUMENTS);                                                                                   \
     }
 
 PLIMSOLL_FOR_EACH_TYPE(KERNELS)

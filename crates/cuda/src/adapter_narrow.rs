@@ -5,7 +5,7 @@ use plimsoll_graph::ops::Adapters;
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
-use crate::narrow::{MODULE, WARP, Writing, fits, room_for, shared_bytes_max};
+use crate::narrow::{MODULE, SUM_NUMBERS, SUM_THREADS, WARP, Writing, fits, room_for, shared_bytes_max};
 
 /// `SPANS_MAX` in `kernels/narrow_spans.cuh`.
 const SPANS_MAX: usize = 8;
@@ -106,8 +106,6 @@ struct Both {
 impl Both {
     const STAGES: usize = 4;
     const STEP_ROWS: usize = 16;
-    /// Of a launch that adds up what blocks left behind.
-    const SUM_THREADS: usize = 128;
 
     fn new(adapters: &Adapters, shared_bytes_max: u32, rank: usize) -> Self {
         let room = room_for(rank, &ROOMS);
@@ -181,9 +179,8 @@ impl Both {
             .u32(splits as u32)
             .u32(rank as u32)
             .f32(adapters.alpha);
-        let fours = (rows * dh.cols + b.rows * rank) / 4;
-        let grid = (fours.div_ceil(Self::SUM_THREADS) as u32, 1, 1);
-        call.launch(MODULE, &format!("both_sums_{suffix}"), grid, Self::SUM_THREADS as u32, 0, args)
+        let blocks = (rows * dh.cols).div_ceil(SUM_NUMBERS) + (b.rows * rank).div_ceil(SUM_NUMBERS);
+        call.launch(MODULE, &format!("both_sums_{suffix}"), (blocks as u32, 1, 1), SUM_THREADS, 0, args)
     }
 }
 

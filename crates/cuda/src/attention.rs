@@ -52,6 +52,8 @@ struct Kernels<'a> {
     gradient_bytes: usize,
     /// Blocks of half the size, two on a multiprocessor. The bits are the same.
     narrow: bool,
+    /// Blocks that stay, one on each multiprocessor, and take one piece of work after another.
+    staying: bool,
 }
 
 impl<'a> Kernels<'a> {
@@ -64,8 +66,11 @@ impl<'a> Kernels<'a> {
         let suffix = type_suffix(qkv.dtype).ok_or_else(|| call.unsupported(qkv.dtype))?;
         let tokens = qkv.rows;
         if let Some(module) = tensor_core_module(qkv.dtype, head_dim) {
-            let (forward_bytes, gradient_bytes) = tensor_core_bytes(head_dim, call.compute_capability());
-            let (rows, threads) = (128, 256);
+            let capability = call.compute_capability();
+            let staying = blocks_stay(head_dim, capability);
+            let (forward_bytes, gradient_bytes) =
+                if staying { staying_bytes(head_dim) } else { tensor_core_bytes(head_dim, capability) };
+            let (rows, threads) = (128, if staying { 384 } else { 256 });
             return Ok(Self {
                 op,
                 call,
@@ -77,6 +82,7 @@ impl<'a> Kernels<'a> {
                 forward_bytes,
                 gradient_bytes,
                 narrow: false,
+                staying,
             });
         }
         // Rows that a block keeps and rows it walks over, as floats with one column to spare.
@@ -92,13 +98,14 @@ impl<'a> Kernels<'a> {
             forward_bytes: (rows + 2 * other_rows) * row_bytes,
             gradient_bytes: 2 * (rows + other_rows) * row_bytes,
             narrow: false,
+            staying: false,
         })
     }
 
     /// A block of queries waits for them once and has little to do then; where there is room for two, the one multiplies
     /// while the other waits.
     fn for_queries(self) -> Self {
-        let room = matches!(self.call.compute_capability(), (9..=11, _));
+        let room = matches!(self.call.compute_capability(), (9..=11, _)) && !self.staying;
         if self.generic_suffix.is_none() && room { self.halved() } else { self }
     }
 
@@ -106,7 +113,8 @@ impl<'a> Kernels<'a> {
     fn for_keys(self) -> Self {
         let blocks = self.op.heads.kv * self.tokens.div_ceil(self.rows);
         let few = 2 * blocks < 3 * self.call.sm_count() as usize;
-        let suits = self.generic_suffix.is_none() && few && has_large_blocks(self.call.compute_capability());
+        let room = has_large_blocks(self.call.compute_capability()) && !self.staying;
+        let suits = self.generic_suffix.is_none() && few && room;
         if suits { self.halved() } else { self }
     }
 
@@ -131,7 +139,11 @@ impl<'a> Kernels<'a> {
             None if self.narrow => format!("{kernel}_narrow"),
             None => kernel.to_owned(),
         };
-        let grid = (heads as u32, if self.tokens == 0 { 0 } else { tiles as u32 }, 1);
+        let grid = match (self.tokens, self.staying) {
+            (0, _) => (0, 1, 1),
+            (_, true) => ((heads * tiles).min(self.call.sm_count() as usize) as u32, 1, 1),
+            (_, false) => (heads as u32, tiles as u32, 1),
+        };
         self.call.launch(self.module, &kernel, grid, self.threads, shared_bytes as u32, args)
     }
 }
@@ -160,14 +172,30 @@ fn has_large_blocks(capability: (u32, u32)) -> bool {
     matches!(capability, (8, 0 | 7) | (9..=11, _))
 }
 
+/// Hopper, for whole panels.
+fn blocks_stay(head_dim: usize, capability: (u32, u32)) -> bool {
+    capability == (9, 0) && head_dim.is_multiple_of(64)
+}
+
+/// Tiles are aligned to so many bytes.
+const ALIGNMENT: usize = 1024;
+
+/// Shared memory of the forward kernel and of the gradients' where blocks stay, as `attention_hopper_forward.cuh` and
+/// `attention_hopper_gradient.cuh` divide it: everything twice, and what both sides tell each other.
+fn staying_bytes(head_dim: usize) -> (usize, usize) {
+    let (item, ring) = (16, 32);
+    let row_bytes = row_bytes(head_dim);
+    let forward = 6 * 128 * row_bytes + 2 * item + 3 * ring;
+    let statistics = 2 * 2 * 128 * size_of::<f32>();
+    let gradient = (4 * 128 + 4 * 64) * row_bytes + statistics + 2 * item + 2 * ring;
+    (forward + ALIGNMENT, gradient + ALIGNMENT)
+}
+
 /// Shared memory of the forward kernel and of the gradients', as `attention.cuh` divides it: tiles of rows
 /// in panels of 128 bytes, the block's own and two stages of the other side's.
 fn tensor_core_bytes(head_dim: usize, capability: (u32, u32)) -> (usize, usize) {
-    // Tiles are aligned to 1024 bytes.
-    const ALIGNMENT: usize = 1024;
     let row_bytes = row_bytes(head_dim);
-    let forward_keys = if capability.0 == 9 && head_dim.is_multiple_of(64) { 128 } else { 64 };
-    let forward = (128 + 2 * 2 * forward_keys) * row_bytes;
+    let forward = (128 + 2 * 2 * 64) * row_bytes;
     let step = if has_large_blocks(capability) { 64 } else { 32 };
     let statistics = 2 * 2 * step * size_of::<f32>();
     let gradient = (2 * 128 + 2 * 2 * step) * row_bytes + statistics;
@@ -185,6 +213,9 @@ mod tests {
             for head_dim in [64, 80, 96, 128] {
                 let (forward, gradient) = tensor_core_bytes(head_dim, capability);
                 assert!(forward.max(gradient) <= most_kib * 1024, "{capability:?}, head dim {head_dim}");
+                let (forward, gradient) = staying_bytes(head_dim);
+                let stays = blocks_stay(head_dim, capability);
+                assert!(!stays || forward.max(gradient) <= most_kib * 1024, "{capability:?}, head dim {head_dim}");
             }
         }
         let generic = 2 * (16 + 32) * (HEAD_DIM_MAX + 1) * 4;

@@ -11,7 +11,7 @@ use crate::draw;
 use crate::error::CudaError;
 use crate::nvml::Holder;
 use crate::record::{Recording, Recordings, Way};
-use crate::timer::Timer;
+use crate::timer::{Laps, Timer};
 
 /// Scratch every product may use.
 const MATMUL_WORKSPACE_BYTES: usize = 32 << 20;
@@ -105,6 +105,13 @@ impl CudaBackend {
         let stream = self.device.compute_stream();
         let ms = Timer::new()?.time(stream, || recording.launch(stream))?;
         Ok(f64::from(ms) / 1e3)
+    }
+
+    /// Seconds of each step of a row that is queued without a pause.
+    pub(crate) fn time_row(&mut self, laps: &Laps, steps: &[Step], active: Active) -> Result<Vec<f64>, RuntimeError> {
+        self.device.bind()?;
+        let ms = laps.time(self.device.compute_stream(), |piece| self.queue(&steps[piece], active))?;
+        Ok(ms.into_iter().map(|ms| f64::from(ms) / 1e3).collect())
     }
 
     fn queue(&self, step: &Step, active: Active) -> Result<(), RuntimeError> {

@@ -36,6 +36,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "norm.cu",
     "optimizer.cu",
     "rope.cu",
+    "rows.cu",
     "score.cu",
 ];
 
@@ -44,6 +45,9 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "attention.cuh",
     "attention_forward.cuh",
     "attention_gradient.cuh",
+    "attention_hopper_forward.cuh",
+    "attention_hopper_gradient.cuh",
+    "attention_pipeline.cuh",
     "attention_places.cuh",
     "attention_ptx.cuh",
     "curves.cuh",

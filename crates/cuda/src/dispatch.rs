@@ -7,7 +7,7 @@ use plimsoll_runtime::{Active, RuntimeError};
 use crate::call::Call;
 use crate::device::Device;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, grouping, linear, loss, norm, optimizer, rope, score,
+    activation, adapter, attention, elementwise, embedding, grouping, linear, loss, norm, optimizer, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -31,6 +31,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::EmbedGrad(_) => embedding::embed_grad(call),
         Op::VocabLoss(op) => loss::vocab_loss(op, call),
         Op::LastLogits(op) => loss::last_logits(op, call),
+        Op::LastRows(_) => rows::last_rows(call),
+        Op::LastRowsGrad(_) => rows::last_rows_grad(call),
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::Add(_) => elementwise::add(call),
         Op::Dropout(op) => elementwise::dropout(op, call),

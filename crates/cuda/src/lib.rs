@@ -41,6 +41,7 @@ mod optimizer;
 mod profile;
 mod record;
 mod rope;
+mod rows;
 mod score;
 mod staging;
 mod timer;

@@ -16,6 +16,10 @@ const SHARED_TILES_MAX: usize = 1024;
 /// Rows of a tile in one step of the tensor cores.
 const STEP_ROWS: usize = 16;
 pub(crate) const WARP: u32 = 32;
+/// Warps of a block that adds up what others left behind, four numbers for each lane: `SUM_WARPS` in the kernels.
+const SUM_WARPS: u32 = 4;
+pub(crate) const SUM_THREADS: u32 = SUM_WARPS * WARP;
+pub(crate) const SUM_NUMBERS: usize = 4 * WARP as usize;
 const KIB: u32 = 1 << 10;
 
 /// Runs the product if it is one of these; `None` if it is not.
@@ -168,8 +172,6 @@ struct Gradient {
 
 impl Gradient {
     const STAGES: usize = 4;
-    /// Of a launch that adds up what blocks left behind.
-    const SUM_THREADS: usize = 128;
 
     fn new(rank: usize, cols: usize, shared_bytes_max: u32) -> Self {
         let room = room_for(rank, &[16, 32, 48, 64]);
@@ -228,8 +230,8 @@ impl Gradient {
             .u32(splits as u32)
             .u32(rank as u32)
             .f32(alpha);
-        let grid = ((rank * cols / 4).div_ceil(Self::SUM_THREADS) as u32, 1, 1);
-        call.launch(MODULE, &format!("gradient_sums_{suffix}"), grid, Self::SUM_THREADS as u32, 0, args)
+        let grid = ((rank * cols).div_ceil(SUM_NUMBERS) as u32, 1, 1);
+        call.launch(MODULE, &format!("gradient_sums_{suffix}"), grid, SUM_THREADS, 0, args)
     }
 }
 

@@ -19,10 +19,13 @@ const HEAD_ELEMENTS: usize = 8;
 const SUM_COLUMNS: usize = 32;
 const SUM_THREADS: u32 = 256;
 
-/// Which of a kernel's variants walks rows of this length, and with how many threads.
+/// Which of a kernel's variants walks rows of this length, and with how many threads: those that hold a row in
+/// registers want whole packs.
 fn row_variant(cols: usize, dtype: DType, threads_max: usize) -> (&'static str, u32) {
-    let packs = cols.div_ceil(16 / dtype.bytes());
-    let held = [(1, "x1"), (2, "x2"), (4, "x4")].into_iter().find(|(count, _)| packs <= count * threads_max);
+    let pack = 16 / dtype.bytes();
+    let packs = cols / pack;
+    let holds = |count: usize| cols.is_multiple_of(pack) && packs <= count * threads_max;
+    let held = [(1, "x1"), (2, "x2"), (4, "x4")].into_iter().find(|&(count, _)| holds(count));
     match held {
         Some((count, name)) => (name, packs.div_ceil(count).next_multiple_of(WARP) as u32),
         None => ("long", threads_max as u32),
@@ -67,7 +70,7 @@ pub(crate) fn rms_norm_grad(op: &RmsNormGrad, call: &Call) -> Result<(), Runtime
         ("rms_norm_grad", x.rows, ROW_THREADS)
     };
     let (variant, threads) = row_variant(x.cols, x.dtype, threads_max);
-    // Rows too long for registers keep no sums there.
+    // Rows that are not held in registers keep no sums there.
     let kernel = if variant == "long" { "rms_norm_grad" } else { kernel };
     let args = Args::new()
         .ptr(x.ptr)
@@ -196,7 +199,9 @@ mod tests {
     #[test]
     fn rows_are_held_in_as_few_packs_as_the_threads_allow() {
         for (cols, dtype, expected) in [
-            (1, DType::F32, ("x1", 32)),
+            (4, DType::F32, ("x1", 32)),
+            (6, DType::F32, ("long", 512)),
+            (700, DType::BF16, ("long", 512)),
             (700, DType::F32, ("x1", 192)),
             (4096, DType::BF16, ("x1", 512)),
             (5120, DType::BF16, ("x2", 320)),

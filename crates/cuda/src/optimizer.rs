@@ -15,7 +15,7 @@ const FACTOR_THREADS: u32 = 1024;
 const NORM_PART_LEN: usize = 16 * 1024;
 const UPDATE_THREADS: u32 = 256;
 /// Elements of a tensor that one block of an update has.
-const UPDATE_CHUNK: usize = 4096;
+const UPDATE_CHUNK: usize = 16384;
 
 /// All parameters of a kernel together have this much under every driver.
 const PARAMETER_BYTES_MAX: usize = 4096;

@@ -3,6 +3,7 @@
 mod cases;
 mod file;
 mod measure;
+mod sustained;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub struct Profile {
 
 impl CudaBackend {
     /// The card's figures: those on disk if they are of this card, driver, libraries and kernels, else measured
-    /// now, which takes one to three seconds and up to half a GiB of the card. With `anew`, always measured.
+    /// now, which takes some seconds and up to half a GiB of the card. With `anew`, always measured.
     /// Must come before the arena is taken.
     pub fn profile(&mut self, anew: bool) -> Result<Profile, RuntimeError> {
         let key = self.device().profile_key();

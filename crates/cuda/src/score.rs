@@ -1,4 +1,4 @@
-//! Scores of sequences at their last tokens, and the loss over pairs of them, with the gradients.
+//! Scores of sequences, and the loss over pairs of them, with the gradients.
 
 use plimsoll_graph::ops::PairLoss;
 use plimsoll_runtime::RuntimeError;
@@ -15,7 +15,7 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
     };
     call.carry_over(&call.input(4), &call.output(0))?;
     call.carry_over(&call.input(5), &call.output(1))?;
-    let sequences = boundaries.rows.saturating_sub(1);
+    let sequences = hidden.rows;
     if !sequences.is_multiple_of(2) {
         return Err(call.error(format!("{sequences} sequences are not pairs")));
     }
@@ -23,16 +23,15 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
     if bytes < sequences * size_of::<f32>() {
         return Err(call.error(format!("{sequences} scores do not fit {bytes} bytes of workspace")));
     }
-    let (tokens, cols) = (hidden.rows as u32, hidden.cols as u32);
+    let cols = hidden.cols as u32;
     let per_sequence = (sequences as u32, 1, 1);
     let per_column = (cols.div_ceil(BLOCK), 1, 1);
 
-    let args = Args::new().ptr(hidden.ptr).ptr(weight.ptr).ptr(boundaries.ptr).ptr(scores).u32(tokens).u32(cols);
+    let args = Args::new().ptr(hidden.ptr).ptr(weight.ptr).ptr(scores).u32(cols);
     call.launch(MODULE, &format!("scores_{suffix}"), per_sequence, BLOCK, 0, args)?;
     let args = Args::new()
         .ptr(scores)
         .ptr(boundaries.ptr)
-        .u32(tokens)
         .u32(sequences as u32)
         .ptr(call.input(3).ptr)
         .ptr(call.output(0).ptr)
@@ -43,21 +42,14 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
         let dw = call.output(3);
         call.carry_over(&call.input(6), &dw)?;
         let kernel = format!("score_weight_grad_{}", two_types(call, hidden.dtype, dw.dtype)?);
-        let args = Args::new()
-            .ptr(hidden.ptr)
-            .ptr(boundaries.ptr)
-            .ptr(scores)
-            .ptr(dw.ptr)
-            .u32(tokens)
-            .u32(sequences as u32)
-            .u32(cols);
+        let args =
+            Args::new().ptr(hidden.ptr).ptr(boundaries.ptr).ptr(scores).ptr(dw.ptr).u32(sequences as u32).u32(cols);
         call.launch(MODULE, &kernel, per_column, BLOCK, 0, args)?;
     }
     if op.grad.is_some() {
         // Last, because it may be written over `hidden`.
         let d_hidden = call.output(2);
-        call.zero(d_hidden.ptr, d_hidden.bytes())?;
-        let args = Args::new().ptr(weight.ptr).ptr(boundaries.ptr).ptr(scores).ptr(d_hidden.ptr).u32(tokens).u32(cols);
+        let args = Args::new().ptr(weight.ptr).ptr(scores).ptr(d_hidden.ptr).u32(cols);
         call.launch(MODULE, &format!("score_hidden_grad_{suffix}"), per_sequence, BLOCK, 0, args)?;
     }
     Ok(())

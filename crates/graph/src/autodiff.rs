@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Class, DType, Extent, Graph, GraphError, Node, Op, OpRule, Phase, Role, Slot, SlotTable, ValueId};
+use crate::{Class, DType, Extent, Graph, GraphError, Node, Op, OpRule, Phase, Role, Slot, SlotTable, Value, ValueId};
 
 /// The state of the pass, as the rules see it.
 pub struct Backward<'a> {
@@ -27,6 +27,10 @@ impl Backward<'_> {
     /// What has been summed up so far, for a rule that can add to it in place.
     pub fn partial(&self, value: ValueId) -> Option<ValueId> {
         self.grad(value)
+    }
+
+    pub fn value(&self, id: ValueId) -> &Value {
+        self.graph.value(id)
     }
 
     pub fn needs(&self, value: ValueId) -> bool {

@@ -83,6 +83,8 @@ operators!(
     EmbedGrad,
     VocabLoss,
     LastLogits,
+    LastRows,
+    LastRowsGrad,
     PairLoss,
     Add,
     Dropout,
@@ -129,9 +131,9 @@ pub(crate) fn output(shape: &[usize], dtype: DType, role: Role, extent: Extent) 
     }
 }
 
-/// An activation with one row per token.
-pub(crate) fn token_rows(tokens: usize, cols: usize, dtype: DType) -> Value {
-    output(&[tokens, cols], dtype, Role::Activation, Extent::Tokens)
+/// An activation with a row for each of another's: for each token, or for each sequence.
+pub(crate) fn rows_of(value: &Value, cols: usize, dtype: DType) -> Value {
+    output(&[value.shape.rows(), cols], dtype, Role::Activation, value.extent)
 }
 
 /// The input's own description again, for outputs of the same shape.

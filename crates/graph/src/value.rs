@@ -62,7 +62,7 @@ impl Shape {
         self.dims().iter().product()
     }
 
-    /// First dimension; tokens for activations.
+    /// First dimension; tokens for activations, or sequences.
     pub fn rows(&self) -> usize {
         self.dims[0]
     }

@@ -1,8 +1,8 @@
 //! The forward graph of a decoder over flat tokens, wired from its registered parameters.
 
 use plimsoll_graph::ops::{
-    AdapterUp, Adapters, Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, Linear, PairLoss,
-    RmsNorm, Rope, VocabLoss, added_inside,
+    AdapterUp, Adapters, Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, LastRows, Linear,
+    PairLoss, RmsNorm, Rope, VocabLoss, added_inside,
 };
 use plimsoll_graph::{Class, Graph, SlotId, SlotTable, ValueId};
 
@@ -21,11 +21,15 @@ pub(crate) struct Forward<'a> {
     /// Dropout is for training only.
     training: bool,
     graph: Graph,
+    /// Whether the rows at hand are those of sequences' last tokens, no longer of all.
+    last_only: bool,
+    /// Their ids, once somebody has asked.
+    last_row_ids: Option<ValueId>,
 }
 
 impl<'a> Forward<'a> {
     pub(crate) fn new(decoder: &'a Decoder<'a>, slots: &'a SlotTable, inputs: &'a Inputs, training: bool) -> Self {
-        Self { decoder, slots, inputs, training, graph: Graph::new() }
+        Self { decoder, slots, inputs, training, graph: Graph::new(), last_only: false, last_row_ids: None }
     }
 
     /// Forward pass and loss. The gradient is not here yet.
@@ -77,23 +81,34 @@ impl<'a> Forward<'a> {
         self.weight(if self.decoder.config.tied { "embed" } else { "head" })
     }
 
-    /// Tokens to the normalised hidden state before the head.
+    /// Tokens to the normalised hidden state before the head: a row for each token, or, with a score head, for each
+    /// sequence. Nothing behind the last attention mixes tokens, and only a sequence's last one is scored.
     fn hidden(&mut self) -> Result<ValueId, ModelError> {
         let (table, tokens) = (self.weight("embed"), self.slot(self.inputs.tokens));
         let embed = Embed { dtype: self.decoder.recipe.compute };
         let mut x = self.graph.apply(embed, &[table, tokens], "embedded", Class("embedded"))?;
         let mut branch = None;
-        for layer in 0..self.decoder.config.layers {
+        let (layers, scored) = (self.decoder.config.layers, self.decoder.recipe.head == Head::Score);
+        for layer in 0..layers {
             self.graph.set_layer(Some(layer as u32));
             let names = ("layer_input", Class::NONE, "attn_norm");
-            let (input, normed) = self.norm(x, branch, layer, "input_layernorm", names)?;
-            let attended = self.attention(normed, layer)?;
+            let (mut input, normed) = self.norm(x, branch, layer, "input_layernorm", names)?;
+            let mut attended = self.attention(normed, layer)?;
+            if layer + 1 == layers && scored {
+                self.last_only = true;
+                (input, attended) = (self.last_rows(input)?, self.last_rows(attended)?);
+            }
+            let [_, out_projection, ..] = self.decoder.projections();
+            let attended = self.project(attended, layer, &out_projection, Class::NONE)?;
             let names = ("residual_mid", Class("residual_mid"), "mlp_norm");
             let (middle, normed) = self.norm(input, Some(attended), layer, "post_attention_layernorm", names)?;
             branch = Some(self.mlp(normed, layer)?);
             x = middle;
         }
         self.graph.set_layer(None);
+        if layers == 0 && scored {
+            x = self.last_rows(x)?;
+        }
         let weight = self.weight("norm");
         let names = [("final_input", Class::NONE), ("final_norm", Class::NONE), ("final_rstd", Class::NONE)];
         let op = RmsNorm { eps: self.decoder.config.norm_eps, weight: true, residual: branch.is_some() };
@@ -102,6 +117,22 @@ impl<'a> Forward<'a> {
         operands.push(weight);
         let outputs = self.graph.apply_all(op, &operands, &names[usize::from(branch.is_none())..])?;
         Ok(outputs[outputs.len() - 2])
+    }
+
+    /// The rows of sequences' last tokens: too few for a class of their own.
+    fn last_rows(&mut self, x: ValueId) -> Result<ValueId, ModelError> {
+        let boundaries = self.slot(self.inputs.boundaries);
+        let name = format!("{}.last", self.graph.value(x).name);
+        Ok(self.graph.apply(LastRows, &[x, boundaries], &name, Class::NONE)?)
+    }
+
+    /// The ids of the rows at hand, which say what is dropped of them: the same as if all rows were there.
+    fn row_ids(&mut self) -> Result<ValueId, ModelError> {
+        let all = self.slot(self.inputs.row_ids);
+        if self.last_only && self.last_row_ids.is_none() {
+            self.last_row_ids = Some(self.last_rows(all)?);
+        }
+        Ok(self.last_row_ids.unwrap_or(all))
     }
 
     /// The residual sum (if a branch is waiting to be added) and its norm, in one operator.
@@ -128,10 +159,11 @@ impl<'a> Forward<'a> {
         }
     }
 
+    /// What each token takes from those before it, not yet projected.
     fn attention(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
         let config = self.decoder.config;
         let heads = config.heads;
-        let [qkv_projection, out_projection, ..] = self.decoder.projections();
+        let [qkv_projection, ..] = self.decoder.projections();
         let label = |class: &str| format!("layers.{layer}.{class}");
         let mut qkv = self.project(x, layer, &qkv_projection, Class("qkv"))?;
         if config.qk_norm {
@@ -153,8 +185,7 @@ impl<'a> Forward<'a> {
         };
         let (out, lse) = (label("attn_out"), label("attn_lse"));
         let names = [(&*out, Class("attn_out")), (&*lse, Class::NONE)];
-        let attended = self.graph.apply_all(op, &[rotated, boundaries], &names)?[0];
-        self.project(attended, layer, &out_projection, Class::NONE)
+        Ok(self.graph.apply_all(op, &[rotated, boundaries], &names)?[0])
     }
 
     fn mlp(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
@@ -255,7 +286,7 @@ impl<'a> Forward<'a> {
         let dropout = (self.training && lora.dropout > 0.0).then_some(InnerDropout { p: lora.dropout, site });
         let mut operands = vec![x, a];
         if dropout.is_some() {
-            operands.extend([self.slot(self.inputs.row_ids), self.slot(self.inputs.rng_key)]);
+            operands.extend([self.row_ids()?, self.slot(self.inputs.rng_key)]);
         }
         let op = Linear { dropout, ..Linear::forward() };
         let narrow = self.graph.apply(op, &operands, &format!("{prefix}.narrow"), Class("adapter"))?;

@@ -22,7 +22,7 @@ pub mod verify;
 pub use assemble::{Plan, assemble};
 pub use device::{Backing, DeviceProfile, GPU_PARTIAL_ROWS, GPU_STAGING_BYTES, device_names, known_device};
 pub use error::PlanError;
-pub use rates::{AttentionRate, CardRates, ProductGrid};
+pub use rates::{AttentionRate, CardRates, ProductGrid, Sustained};
 pub use recompute::Drops;
 pub use report::{Alternative, Categories, DeviceReport, HostReport, Modes, Predicted, Report};
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};

@@ -68,6 +68,28 @@ pub struct AttentionRate {
     pub gradient_flops_per_s: f64,
 }
 
+/// What a card keeps of its speed when it works on and on, as in training, where its limit of power slows it down.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sustained {
+    /// Of products of a layer's shapes. The rates of `products16` are cut to it.
+    pub products_flops_per_s: f64,
+    /// Of what short spans showed, for attention and for the operators that move bytes. Their rates contain it.
+    pub attention_share: f64,
+    pub moving_share: f64,
+    /// Under load, each operator of the layer: FLOP/s of products and attention, bytes/s of the others.
+    pub rates: BTreeMap<String, f64>,
+}
+
+impl Sustained {
+    fn is_sound(&self) -> bool {
+        let share = |share: f64| share > 0.0 && share <= 1.0;
+        self.products_flops_per_s.is_finite()
+            && self.products_flops_per_s > 0.0
+            && share(self.attention_share)
+            && share(self.moving_share)
+    }
+}
+
 /// All that was measured of one card with one driver and one set of libraries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CardRates {
@@ -87,6 +109,7 @@ pub struct CardRates {
     pub late_bytes: u64,
     /// Device memory for each kernel of a recorded schedule.
     pub recorded_bytes_per_launch: f64,
+    pub kept: Sustained,
 }
 
 impl CardRates {
@@ -97,6 +120,7 @@ impl CardRates {
             && self.attention.windows(2).all(|pair| pair[0].length < pair[1].length)
             && self.attention.iter().all(|a| positive(a.forward_flops_per_s) && positive(a.gradient_flops_per_s));
         attention
+            && self.kept.is_sound()
             && self.products16.is_whole()
             && self.products32.is_whole()
             && self.operators.contains_key("add")
@@ -170,6 +194,10 @@ mod tests {
         }
     }
 
+    fn kept() -> Sustained {
+        Sustained { products_flops_per_s: 1e12, attention_share: 0.8, moving_share: 1.0, rates: BTreeMap::new() }
+    }
+
     #[test]
     fn attention_goes_by_length() {
         let at = |length, rate| AttentionRate { length, forward_flops_per_s: rate, gradient_flops_per_s: rate / 2.0 };
@@ -184,6 +212,7 @@ mod tests {
             launch_s: 1e-6,
             late_bytes: 0,
             recorded_bytes_per_launch: 0.0,
+            kept: kept(),
         };
         assert!(rates.is_sound());
         for (length, gradient, expected) in
@@ -193,6 +222,7 @@ mod tests {
             assert!((found / expected - 1.0).abs() < 1e-9, "{length} {gradient}: {found}");
         }
         assert_eq!((rates.bytes_per_s("rope"), rates.bytes_per_s("gated")), (1e12, 3e12));
+        assert!(!CardRates { kept: Sustained { moving_share: 1.1, ..kept() }, ..rates.clone() }.is_sound());
         assert!(!CardRates { launch_s: f64::NAN, ..rates }.is_sound());
     }
 }

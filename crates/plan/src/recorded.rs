@@ -18,7 +18,7 @@ pub(crate) fn recorded_bytes(graphs: &[&Graph], device: &DeviceProfile) -> u64 {
 fn launches(op: &Op) -> usize {
     match op {
         Op::VocabLoss(op) => 1 + 8 * op.chunks.max(1),
-        Op::AttentionGrad(_) | Op::EmbedGrad(_) | Op::GlobalNorm(_) => 4,
+        Op::AttentionGrad(_) | Op::EmbedGrad(_) | Op::GlobalNorm(_) | Op::PairLoss(_) => 4,
         Op::AdamW(_) | Op::Sgd(_) => 1,
         _ => 2,
     }

@@ -196,7 +196,7 @@ mod tests {
     use plimsoll_graph::{DType, Extent, Shape};
 
     use super::*;
-    use crate::{AttentionRate, CardRates, ProductGrid};
+    use crate::{AttentionRate, CardRates, ProductGrid, Sustained};
 
     const LAUNCH_S: f64 = 2e-6;
 
@@ -219,6 +219,12 @@ mod tests {
             launch_s: LAUNCH_S,
             late_bytes: 0,
             recorded_bytes_per_launch: 1024.0,
+            kept: Sustained {
+                products_flops_per_s: 500e12,
+                attention_share: 1.0,
+                moving_share: 1.0,
+                rates: BTreeMap::new(),
+            },
         };
         DeviceProfile::unknown_gpu().with_measured(Arc::new(rates))
     }

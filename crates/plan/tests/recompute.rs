@@ -6,8 +6,8 @@ mod symbols;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use plimsoll_graph::{BatchShape, Class, Graph, Op, Phase, Program, Target, ValueId};
-use plimsoll_models::Recipe;
+use plimsoll_graph::{BatchShape, Class, Extent, Graph, Op, Phase, Program, Target, ValueId};
+use plimsoll_models::{Head, Recipe};
 use plimsoll_plan::lifetimes::lifetimes;
 use plimsoll_plan::recompute::{droppable, recompute};
 use plimsoll_plan::verify::verify;
@@ -28,6 +28,8 @@ fn programs() -> Vec<(&'static str, Program)> {
         ("qwen2, full, with biases", program("qwen2", &decoders::full())),
         ("qwen3, full", program("qwen3", &decoders::full())),
         ("qwen3, LoRA", program("qwen3", &decoders::lora())),
+        ("llama, reward, full", program("llama", &Recipe { head: Head::Score, ..decoders::full() })),
+        ("qwen3, reward, LoRA", program("qwen3", &Recipe { head: Head::Score, ..decoders::lora() })),
     ]
 }
 
@@ -48,7 +50,7 @@ fn all_drops(graph: &Graph) -> Vec<Drops> {
 }
 
 fn loss_node(graph: &Graph) -> usize {
-    graph.nodes.iter().position(|n| matches!(n.op, Op::VocabLoss(_))).expect("a loss")
+    graph.nodes.iter().position(|n| matches!(n.op, Op::VocabLoss(_) | Op::PairLoss(_))).expect("a loss")
 }
 
 /// Layers of the nodes that rebuild something.
@@ -200,7 +202,10 @@ fn with_everything_dropped_only_the_layers_inputs_are_kept() {
         let trained: BTreeSet<_> = droppable(graph).values().flatten().copied().collect();
         let rows = |v: ValueId| dropped.value(v).shape.rows();
         for layer in (0..decoders::LAYERS as u32).map(Some) {
-            let kept = kept_at_loss(&dropped).into_iter().filter(|&v| dropped.value(v).layer == layer);
+            // Rows of last tokens are too few to be dropped.
+            let counts =
+                |v: &ValueId| dropped.value(*v).layer == layer && dropped.value(*v).extent != Extent::Sequences;
+            let kept = kept_at_loss(&dropped).into_iter().filter(counts);
             let (statistics, wide): (Vec<_>, Vec<_>) = kept.partition(|&v| {
                 let value = dropped.value(v);
                 value.name.ends_with(".rstd") || value.name.ends_with("attn_lse")
@@ -227,6 +232,36 @@ fn plans_with_dropped_classes_hold() {
             assert_eq!(verify(&plan), Ok(()), "{name}: {drops:?}");
             assert!(plan.arena_bytes >= plan.lower_bound_bytes);
         }
+    }
+}
+
+/// Behind the last attention of a reward model there is a row for each sequence, and memory for no more. The ids that
+/// say what is dropped come along.
+#[test]
+fn reward_models_go_on_with_a_row_per_sequence() {
+    let batch = BatchShape { tokens: 96, sequences: 4, max_length: 24 };
+    for recipe in [decoders::full(), decoders::lora()] {
+        let recipe = Recipe { head: Head::Score, ..recipe };
+        let program = decoders::program(&decoders::config("llama", 8), &recipe, batch, 1);
+        for graph in [&program.micro_step, &program.evaluate] {
+            let attention = graph.nodes.iter().rposition(|n| matches!(n.op, Op::Attention(_))).expect("attention");
+            let behind = &graph.nodes[attention + 1..=loss_node(graph)];
+            let made = behind.iter().flat_map(|n| &n.outputs).map(|&v| graph.value(v)).filter(|v| v.slot.is_none());
+            assert!(made.clone().count() > 10);
+            for value in made {
+                let found = (value.extent, value.shape.rows());
+                assert_eq!(found, (Extent::Sequences, batch.sequences), "{}", value.name);
+            }
+        }
+        let language = Recipe { head: Head::Vocabulary, ..recipe };
+        let all_rows = decoders::program(&decoders::config("llama", 8), &language, batch, 1);
+        let kept = |graph: &Graph| -> usize {
+            let layer = Some(decoders::LAYERS as u32 - 1);
+            let values = kept_at_loss(graph).into_iter().map(|v| graph.value(v));
+            values.filter(|v| v.layer == layer).map(|v| v.bytes()).sum()
+        };
+        let (few, all) = (kept(&program.micro_step), kept(&all_rows.micro_step));
+        assert!(3 * few < 2 * all, "{few} bytes of the last layer are kept, and {all} for every token");
     }
 }
 

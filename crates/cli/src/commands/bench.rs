@@ -9,7 +9,7 @@ use crate::args::BenchArgs;
 use crate::error::Failure;
 use crate::printer::{Column, Printer, Table, bytes};
 use crate::tables::Measured;
-use crate::trouble::explained;
+use crate::trouble::unprepared;
 use crate::{machine, spec, tables};
 
 /// Timed updates when none are asked for.
@@ -23,12 +23,11 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let present = machine::present(&resolved, args.common.remeasure)?;
     let spec = spec::spec(&resolved, &present.profile)?;
-    let budgets = machine::budgets(&resolved, &present.profile);
-    machine::check_budget(&resolved, &present, &budgets)?;
+    let room = machine::room(&resolved, &present.profile, present.card.as_ref());
     let mut prepared =
-        prepare(&spec, present.backend, &present.profile, budgets, &DataMemory::none(), args.common.paranoid)
-            .map_err(|error| explained(error, &resolved))?;
-    present.notes.iter().for_each(|note| printer.note(note));
+        prepare(&spec, present.backend, &present.profile, room.budgets, &DataMemory::none(), args.common.paranoid)
+            .map_err(|error| unprepared(error, &resolved, &room))?;
+    present.notes.iter().chain(&room.note).for_each(|note| printer.note(note));
     if !printer.is_json() {
         printer.report(tables::decisions(&prepared.chosen.report));
         printer.report(tables::memory(&prepared.chosen.report, Measured::default()));

@@ -6,28 +6,31 @@ use plimsoll_train::{TrainError, plan_only};
 use super::print_origins;
 use crate::args::PlanArgs;
 use crate::error::Failure;
+use crate::machine::Planned;
 use crate::printer::Printer;
 use crate::tables::Measured;
-use crate::trouble::explained;
+use crate::trouble::unprepared;
 use crate::{machine, spec, tables};
 
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
-    let resolved = args.common.resolve(args.file.as_deref())?;
+    let file = args.file.as_deref();
+    let resolved = args.common.resolve(file)?;
+    let Planned { profile: device, notes, card } = machine::planned(&resolved, args.common.remeasure)?;
+    let resolved = args.common.resolve_on(device.backing, resolved, file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let (device, notes) = machine::planned(&resolved, args.common.remeasure)?;
     let spec = spec::spec(&resolved, &device)?;
-    let budgets = machine::budgets(&resolved, &device);
+    let room = machine::room(&resolved, &device, card.as_ref());
     let fixed = Fixed {
         gpu_context_bytes: device.context_bytes,
         host_process_bytes: device.host_process_bytes,
         host_data_bytes: 0,
     };
-    match plan_only(&spec, &device, budgets, fixed) {
+    match plan_only(&spec, &device, room.budgets, fixed) {
         Ok((chosen, _)) => {
             let report = &chosen.report;
-            notes.iter().for_each(|note| printer.note(note));
+            notes.iter().chain(&room.note).for_each(|note| printer.note(note));
             if printer.is_json() {
                 printer.json(report);
             } else {
@@ -44,7 +47,7 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
             if let TrainError::Plan(refusal) = &error {
                 show_refusal(refusal, &device.name, printer);
             }
-            Err(explained(error, &resolved))
+            Err(unprepared(error, &resolved, &room))
         }
     }
 }

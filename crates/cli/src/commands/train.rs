@@ -18,22 +18,23 @@ use crate::dataset::{self, RunData, Surroundings};
 use crate::error::Failure;
 use crate::printer::{Column, EvalLine, Printer, StepLine, StepLog, Table, duration};
 use crate::tables::Measured;
-use crate::trouble::explained;
+use crate::trouble::unprepared;
 use crate::{interrupt, machine, spec, tables};
 
 pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let began = Instant::now();
-    let resolved = args.common.resolve(args.file.as_deref())?;
+    let file = args.file.as_deref();
+    let resolved = args.common.resolve(file)?;
+    let out = run_folder(&resolved, file)?;
+    let present = machine::present(&resolved, args.common.remeasure)?;
+    let resolved = args.common.resolve_on(present.profile.backing, resolved, file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let out = run_folder(&resolved, args.file.as_deref())?;
-    let present = machine::present(&resolved, args.common.remeasure)?;
     let mut spec = spec::spec(&resolved, &present.profile)?;
     check_weights(&resolved, &spec.model.origin)?;
-    let budgets = machine::budgets(&resolved, &present.profile);
-    machine::check_budget(&resolved, &present, &budgets)?;
-    let here = Surroundings { resolved: &resolved, out: &out, host_bytes: budgets.host_bytes, printer };
+    let room = machine::room(&resolved, &present.profile, present.card.as_ref());
+    let here = Surroundings { resolved: &resolved, out: &out, host_bytes: room.budgets.host_bytes, printer };
     let data = dataset::open(&here, &spec.model)?;
     check_best(&resolved, &data)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
@@ -43,8 +44,8 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     }
     let feed_bytes = |capacity| data.feed_bytes(spec.amount(), capacity);
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
-    let mut prepared = prepare(&spec, present.backend, &present.profile, budgets, &memory, args.common.paranoid)
-        .map_err(|error| explained(error, &resolved))?;
+    let mut prepared = prepare(&spec, present.backend, &present.profile, room.budgets, &memory, args.common.paranoid)
+        .map_err(|error| unprepared(error, &resolved, &room))?;
     let report = prepared.chosen.report.clone();
     let total = spec::total_updates(&resolved.run, &data.train, spec.amount());
     let task = Fit {
@@ -62,7 +63,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     };
     let mut folder = RunFolder::create(&out, &resolved.to_yaml(), &report)?;
     let mut log = printer.steps(total, folder.open_log()?);
-    present.notes.iter().for_each(|note| log.note(note));
+    present.notes.iter().chain(&room.note).for_each(|note| log.note(note));
     data.notes().iter().for_each(|note| log.note(note));
     log.example(&data.first_example()?);
     if prepared.session.has_new_head() {

@@ -13,7 +13,7 @@ use super::schema::{self, Key, Section, Shape};
 use super::yaml;
 use crate::error::Failure;
 
-/// Where the lowest layer above the defaults comes from.
+/// Where a layer above the defaults and below the environment comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     File(&'a Path),
@@ -46,9 +46,15 @@ const PREFIX: &str = "PLIMSOLL_";
 
 /// Reads, checks and merges all layers.
 pub fn load(source: Source<'_>, overrides: &Overrides) -> Result<Resolved, Failure> {
+    load_over(source, None, overrides)
+}
+
+/// The same with a layer between the source and the overrides.
+pub fn load_over(source: Source<'_>, between: Option<Source<'_>>, overrides: &Overrides) -> Result<Resolved, Failure> {
     let mut tree = from_source(source)?;
     check::layer(&tree)?;
-    let mut above = vec![from_environment(&overrides.environment)?];
+    let mut above: Vec<Node> = between.map(from_source).transpose()?.into_iter().collect();
+    above.push(from_environment(&overrides.environment)?);
     for set in &overrides.set {
         above.push(from_set(set)?);
     }

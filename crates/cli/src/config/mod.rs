@@ -33,7 +33,7 @@ mod tests;
 mod words;
 mod yaml;
 
-pub use layers::{Flag, Overrides, Source, load};
+pub use layers::{Flag, Overrides, Source, load, load_over};
 pub use method::{Lora, Method, Targets};
 pub use model::ModelSource;
 pub use render::quoted;

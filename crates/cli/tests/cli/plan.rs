@@ -123,6 +123,24 @@ fn training_within_the_budget_a_refusal_names() {
     world.run(&["train", "run.yaml", "--out", "out", "--quiet", "--host", &budget]).ok();
 }
 
+/// The quickstart fits whatever it is planned for, and a budget that was given stays as it was given.
+#[test]
+fn the_quickstart_has_a_budget_for_each_device() {
+    let world = World::bare("");
+    let host = |args: &[&str]| {
+        let json = world.run(&[&["plan", "--json"][..], args].concat()).ok().json();
+        json["host"]["budget_bytes"].as_u64().expect("a size") >> 20
+    };
+    assert_eq!(host(&["--device", "cpu"]), 512);
+    for card in ["RTX 3060", "T4", "H200"] {
+        assert_eq!(host(&["--device", card]), 2048, "{card}");
+        assert_eq!(host(&["--device", card, "--host", "1GiB"]), 1024, "{card}");
+    }
+    let said = world.run(&["plan", "--device", "H200", "--origins", "--quiet"]).ok();
+    let line = said.stderr.lines().find(|line| line.starts_with("memory.host")).expect("its origin");
+    assert!(line.contains("2GiB") && line.ends_with("quickstart on a GPU:2"), "{line}");
+}
+
 /// The size in `hint: the smallest budget that works is --gpu 812MiB`.
 fn smallest_budget(stderr: &str, flag: &str) -> String {
     let hint = format!("hint: the smallest budget that works is {flag} ");

@@ -14,6 +14,7 @@ mod loss;
 mod norm;
 mod optimizer;
 mod rope;
+mod rows;
 mod score;
 
 use plimsoll_graph::Op;
@@ -74,6 +75,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::EmbedGrad(_) => vec![embedding::embed_grad(inputs)],
         Op::VocabLoss(op) => loss::vocab_loss(op, inputs),
         Op::LastLogits(op) => vec![loss::last_logits(op, inputs)],
+        Op::LastRows(_) => vec![rows::last_rows(inputs)],
+        Op::LastRowsGrad(_) => vec![rows::last_rows_grad(inputs)],
         Op::PairLoss(op) => score::pair_loss(op, inputs),
         Op::Add(_) => vec![elementwise::add(inputs)],
         Op::Dropout(op) => vec![elementwise::dropout(op, inputs, masks)],

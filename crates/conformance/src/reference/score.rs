@@ -8,23 +8,22 @@ pub fn pair_loss(op: &PairLoss, inputs: &[&Array]) -> Vec<Array> {
     let (mut loss, mut stats) = (inputs[4].clone(), inputs[5].clone());
     let mut d_hidden = Array::zeros_like(hidden);
     let mut d_weight = inputs.get(6).map_or_else(|| Array::zeros_like(weight), |d| (*d).clone());
-    for pair in cu_seqlens.data.windows(3).step_by(2) {
-        let [begin, middle, end] = [0, 1, 2].map(|i| pair[i] as usize);
-        if begin == middle || middle == end {
+    for (chosen, pair) in cu_seqlens.data.windows(3).enumerate().step_by(2) {
+        let rejected = chosen + 1;
+        if pair[0] == pair[1] || pair[1] == pair[2] {
             continue;
         }
-        let (chosen, rejected) = (middle - 1, end - 1);
-        let score = |token: usize| dot(hidden.row(token), weight.row(0));
+        let score = |sequence: usize| dot(hidden.row(sequence), weight.row(0));
         let margin = score(chosen) - score(rejected);
         loss.data[0] += scale * if margin > 0.0 { (-margin).exp().ln_1p() } else { margin.exp().ln_1p() - margin };
         stats.data[0] += 1.0;
         stats.data[1] += if margin > 0.0 { 1.0 } else { 0.0 };
         stats.data[2] += margin;
         let slope = -scale / (1.0 + margin.exp());
-        for (token, d_score) in [(chosen, slope), (rejected, -slope)] {
+        for (sequence, d_score) in [(chosen, slope), (rejected, -slope)] {
             for i in 0..hidden.cols() {
-                d_hidden.row_mut(token)[i] += d_score * weight.data[i];
-                d_weight.data[i] += d_score * hidden.row(token)[i];
+                d_hidden.row_mut(sequence)[i] += d_score * weight.data[i];
+                d_weight.data[i] += d_score * hidden.row(sequence)[i];
             }
         }
     }
@@ -50,7 +49,7 @@ mod tests {
         let random = &mut Random::new(9);
         let op = PairLoss { grad: None };
         let ends = Array::new(&[7], vec![0.0, 2.0, 3.0, 6.0, 8.0, 9.0, 9.0]);
-        let (hidden, weight) = (array(random, &[9, 3]), array(random, &[1, 3]));
+        let (hidden, weight) = (array(random, &[6, 3]), array(random, &[1, 3]));
         let (scale, loss) = (Array::filled(&[1], 0.25), Array::filled(&[1], 7.0));
         let inputs = [hidden, weight, ends, scale, loss, Array::filled(&[PAIR_STATS], 1.0)];
         let zero = Array::zeros_like(&inputs[1]);

@@ -88,6 +88,8 @@ pub struct Options {
     pub lora: Option<Lora>,
     /// A score for each sequence instead of a distribution over words.
     pub score: bool,
+    /// Every row is computed to the end, though only those of last tokens are scored.
+    pub all_rows: bool,
 }
 
 pub const PLAIN: Options = Options {
@@ -104,9 +106,11 @@ pub const PLAIN: Options = Options {
     softcap: None,
     lora: None,
     score: false,
+    all_rows: false,
 };
 
 /// What every layer reads beside its weights.
+#[derive(Clone, Copy)]
 struct Inputs {
     positions: ValueId,
     table: ValueId,
@@ -141,6 +145,10 @@ pub fn decoder(options: Options, seed: u64) -> Model {
     let weight = m.parameter("final_norm", &[DIM]);
     let norm = RmsNorm { eps: 1e-3, weight: true, residual: false };
     let [hidden, _rstd] = m.apply_all(norm, &[x, weight]);
+    let hidden = match options.score && options.all_rows {
+        true => m.apply(LastRows, &[hidden, inputs.boundaries]),
+        false => hidden,
+    };
     let scale = m.slot("scale", Role::Input, Tensor::fixed(&[1], vec![1.0 / 7.0]));
     let loss = m.slot("loss", Role::Loss, Tensor::new(&[1], Extent::Fixed, Data::F64(vec![0.0])));
     if options.score {
@@ -173,7 +181,25 @@ fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inpu
     let qkv = m.apply(Rope { heads: HEADS, inverse: false }, &[qkv, inputs.table, inputs.positions]);
     let op = Attention { heads: HEADS, scale: 0.6, window: options.window, max_length: 5 };
     let [attended, _lse] = m.apply_all(op, &[qkv, inputs.boundaries]);
+    if options.score && !options.all_rows && layer + 1 == options.layers {
+        // From here on only the last tokens count, and what is dropped of them is what would be dropped of all.
+        let [x, attended, row_ids] =
+            [x, attended, inputs.row_ids].map(|rows| m.apply(LastRows, &[rows, inputs.boundaries]));
+        return rest_of_layer(m, options, layer, [x, attended], &Inputs { row_ids, ..*inputs });
+    }
+    rest_of_layer(m, options, layer, [x, attended], inputs)
+}
 
+/// What a layer does to each row by itself: the projection of what attention found, and the MLP.
+fn rest_of_layer(
+    m: &mut Model,
+    options: Options,
+    layer: usize,
+    [x, attended]: [ValueId; 2],
+    inputs: &Inputs,
+) -> ValueId {
+    let name = |part: &str| format!("{part}.{layer}");
+    let norm = |residual| RmsNorm { eps: 1e-3, weight: true, residual };
     let weight = m.parameter(&name("mlp_norm"), &[DIM]);
     let (x, normed) = if options.fused_residual {
         let out = linear(m, options, &name("o"), attended, DIM, None, inputs);

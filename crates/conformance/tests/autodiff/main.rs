@@ -120,6 +120,8 @@ fn every_parameter_of_a_decoder() {
         ("plain MLP, tied", Options { gated: false, activation: Activation::GeluTanh, tied: true, ..PLAIN }),
         ("dropout", Options { embed_dropout: true, fused_residual: true, ..PLAIN }),
         ("score head", Options { layers: 2, score: true, ..PLAIN }),
+        ("score head, fused residual, bias", Options { fused_residual: true, bias: true, score: true, ..PLAIN }),
+        ("score head, plain MLP", Options { layers: 2, gated: false, score: true, ..PLAIN }),
     ];
     for (seed, (name, options)) in cases.into_iter().enumerate() {
         let model = decoder(options, 200 + seed as u64);
@@ -134,15 +136,34 @@ fn adapters(model: &Model) -> Vec<ValueId> {
 
 #[test]
 fn adapters_over_a_frozen_base() {
-    for (seed, split_qkv, rank) in [(300, false, 3), (301, true, 4)] {
+    for (seed, split_qkv, score, rank) in
+        [(300, false, false, 3), (301, true, false, 4), (302, false, true, 4), (303, true, true, 3)]
+    {
         let lora = Some(Lora { rank, p: 0.3 });
-        let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, ..PLAIN }, seed);
+        let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, score, ..PLAIN }, seed);
         let adapters = adapters(&model);
         assert_eq!(adapters.len(), 2 * 2 * if split_qkv { 6 } else { 4 });
         check("LoRA", &model, &adapters);
         let shares = |op: &Op| matches!(op, Op::GatedGrad(op) if op.last_share.is_some_and(|s| s.dropout.is_some()));
         let shared = derive(&model, &adapters).graph.nodes.iter().filter(|node| shares(&node.op)).count();
         assert_eq!(shared, if split_qkv { 2 } else { 0 }, "what down's adapters give is added by the activation");
+    }
+}
+
+/// Whether other tokens' rows are computed behind the last attention shows in no loss, whatever is dropped of the rest.
+#[test]
+fn rows_that_are_not_scored_change_nothing() {
+    let options = Options { layers: 2, lora: Some(Lora { rank: 3, p: 0.3 }), score: true, ..PLAIN };
+    for harness in Suite::new().harnesses() {
+        let losses = [false, true].map(|all_rows| {
+            // The same seed gives both the same weights.
+            let model = decoder(Options { all_rows, ..options }, 310);
+            let mut masks = Masks { harness: &mut *harness, known: HashMap::new() };
+            let arrays: Vec<(ValueId, Array)> = model.content.iter().map(|(v, t)| (*v, t.array(ACTIVE))).collect();
+            let loss = newest(&model.graph, model.slots.find("loss").expect("a loss"));
+            run_f64(&model.graph, &arrays, &mut masks)[loss.index()].as_ref().expect("a loss").data[0]
+        });
+        assert!((losses[0] - losses[1]).abs() < 1e-12 && losses[0] > 0.0, "{losses:?} on {}", harness.name());
     }
 }
 

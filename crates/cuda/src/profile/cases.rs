@@ -17,6 +17,8 @@ const HEADS: Heads = Heads { query: 32, kv: 8, head_dim: 128 };
 /// Elements of a tensor that is updated.
 const TRAINED: usize = 1 << 24;
 const VOCABULARY: usize = 16_384;
+/// Tokens of a layer's sequences.
+pub(super) const LAYER_LENGTH: usize = 512;
 
 /// An operator, its inputs, and the numbers that those hold which are no floats.
 pub(super) struct Case {
@@ -49,13 +51,50 @@ pub(super) fn product(rows: usize, cols: usize, inner: usize, dtype: DType) -> C
     case("linear", Linear::forward(), inputs)
 }
 
+/// The operators of a layer in the order of training, forward and back. Forward products add onto what is there, as they
+/// do with adapters.
+pub(super) fn layer() -> Vec<Case> {
+    let forward = |cols: usize, inner: usize| {
+        let op = Linear { dest: Dest::Accumulate, ..Linear::forward() };
+        case("linear", op, vec![tokens(inner), fixed(&[cols, inner], DType::BF16), tokens(cols)])
+    };
+    let back = |cols: usize, inner: usize| {
+        let op = Linear { kind: LinearKind::InputGrad, ..Linear::forward() };
+        case("linear_input_grad", op, vec![tokens(inner), fixed(&[inner, cols], DType::BF16)])
+    };
+    let of = |name: &str| moving().into_iter().find(|case| case.name == name);
+    let [attention, attention_grad] = attention(LAYER_LENGTH).map(Some);
+    let fused = HEADS.fused_cols();
+    let operators = [
+        of("add_rms_norm"),
+        Some(forward(fused, DIM)),
+        of("rope"),
+        attention,
+        Some(forward(DIM, DIM)),
+        of("add_rms_norm"),
+        Some(forward(2 * FFN, DIM)),
+        of("gated"),
+        Some(forward(DIM, FFN)),
+        Some(back(FFN, DIM)),
+        of("gated_grad"),
+        Some(back(DIM, 2 * FFN)),
+        of("rms_norm_grad"),
+        Some(back(DIM, DIM)),
+        attention_grad,
+        of("rope_grad"),
+        Some(back(DIM, fused)),
+        of("rms_norm_grad"),
+    ];
+    operators.into_iter().flatten().collect()
+}
+
 /// A sum of two numbers or so: all of it is the launch.
 pub(super) fn tiny() -> Case {
     let inputs = vec![value(&[8, 8], DType::BF16, Extent::Tokens), value(&[8, 8], DType::BF16, Extent::Tokens)];
     case("add", Add, inputs)
 }
 
-/// Operators that move bytes.
+/// Operators that move bytes. Of those that are here twice, both count.
 pub(super) fn moving() -> Vec<Case> {
     let weight = || fixed(&[DIM], DType::BF16);
     let norm = |residual| RmsNorm { eps: 1e-5, weight: true, residual };
@@ -107,7 +146,7 @@ fn updates() -> [Case; 2] {
     ]
 }
 
-/// The five operators of an adapter, with dropout where it has it.
+/// The five operators of adapters, with dropout where they have it, each in two shapes.
 fn adapters() -> Vec<Case> {
     let dropped = |mut op: Linear, mut inputs: Vec<Value>, name| {
         op.dropout = Some(InnerDropout { p: 0.1, site: 1 });
@@ -118,26 +157,36 @@ fn adapters() -> Vec<Case> {
         case
     };
     let op = |kind, dest| Linear { kind, dest, alpha: 2.0, ..Linear::forward() };
-    let down = || fixed(&[RANK, DIM], DType::BF16);
-    let up = |dtype| fixed(&[2 * FFN, RANK], dtype);
-    let blocks = [0, FFN].map(|start| Block { start, len: FFN }).to_vec();
-    let layers = Adapters { alpha: 2.0, blocks, total: 2 * FFN };
     use LinearKind::{Forward, InputGrad, WeightGrad};
-    vec![
-        dropped(op(Forward, Dest::Fresh), vec![tokens(DIM), down()], "linear_down"),
-        dropped(op(InputGrad, Dest::Accumulate), vec![tokens(RANK), down(), tokens(DIM)], "linear_down_input_grad"),
-        dropped(
-            op(WeightGrad, Dest::Accumulate),
-            vec![tokens(RANK), tokens(DIM), fixed(&[RANK, DIM], DType::F32)],
-            "linear_down_weight_grad",
-        ),
-        case("adapter_up", AdapterUp(layers.clone()), vec![tokens(2 * RANK), up(DType::BF16)]),
-        case(
-            "adapter_up_grad",
-            AdapterUpGrad(layers),
-            vec![tokens(2 * FFN), tokens(2 * RANK), up(DType::BF16), up(DType::F32)],
-        ),
-    ]
+    // The first matrices of a layer on its own, and of three that share their input.
+    let down = |rank: usize| {
+        let matrix = |dtype| fixed(&[rank, DIM], dtype);
+        let (wide, narrow) = (|| tokens(DIM), || tokens(rank));
+        let sums = vec![narrow(), wide(), matrix(DType::F32)];
+        [
+            dropped(op(Forward, Dest::Fresh), vec![wide(), matrix(DType::BF16)], "linear_down"),
+            dropped(
+                op(InputGrad, Dest::Accumulate),
+                vec![narrow(), matrix(DType::BF16), wide()],
+                "linear_down_input_grad",
+            ),
+            dropped(op(WeightGrad, Dest::Accumulate), sums, "linear_down_weight_grad"),
+        ]
+    };
+    // The second matrices of layers with so many columns each.
+    let up = |layers: usize, cols: usize| {
+        let matrix = |dtype| fixed(&[layers * cols, RANK], dtype);
+        let (wide, narrow) = (|| tokens(layers * cols), || tokens(layers * RANK));
+        let blocks = (0..layers).map(|index| Block { start: index * cols, len: cols }).collect();
+        let layers = Adapters { alpha: 2.0, blocks, total: layers * cols };
+        let inputs = vec![wide(), narrow(), matrix(DType::BF16), matrix(DType::F32)];
+        [
+            case("adapter_up", AdapterUp(layers.clone()), vec![narrow(), matrix(DType::BF16)]),
+            case("adapter_up_grad", AdapterUpGrad(layers), inputs),
+        ]
+    };
+    let downs = [RANK, 3 * RANK].into_iter().flat_map(down);
+    downs.chain([(2, FFN), (1, DIM)].into_iter().flat_map(|(layers, cols)| up(layers, cols))).collect()
 }
 
 /// Forward and gradient over sequences of one length.

@@ -56,7 +56,7 @@ impl Kept {
 mod tests {
     use std::collections::BTreeMap;
 
-    use plimsoll_plan::{AttentionRate, ProductGrid};
+    use plimsoll_plan::{AttentionRate, ProductGrid, Sustained};
 
     use super::*;
 
@@ -73,6 +73,12 @@ mod tests {
             launch_s: 1.5e-6,
             late_bytes: 1 << 20,
             recorded_bytes_per_launch: 700.0,
+            kept: Sustained {
+                products_flops_per_s: 6e14,
+                attention_share: 0.75,
+                moving_share: 0.9,
+                rates: BTreeMap::from([("gated".to_owned(), 3e12)]),
+            },
         }
     }
 

@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use plimsoll_graph::{DType, Extent, GraphError, Io, Op, OpRule, Value};
 use plimsoll_plan::{
-    AttentionRate, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, loss_bytes, loss_products_seconds,
-    product_bytes,
+    AttentionRate, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, Sustained, loss_bytes,
+    loss_products_seconds, product_bytes, step_cost,
 };
 use plimsoll_runtime::single_step::lay_out;
-use plimsoll_runtime::{Active, Backend, Distribution, Draw, RuntimeError};
+use plimsoll_runtime::{Active, Backend, Distribution, Draw, RuntimeError, mix};
 
 use super::cases::{self, Case};
+use super::sustained::{self, Lap};
 use crate::CudaBackend;
+use crate::timer::Laps;
 
 /// Memory of the card that is used meanwhile.
 pub(super) const ARENA_BYTES: usize = 512 << 20;
@@ -28,8 +30,8 @@ const WARM_UP: Duration = Duration::from_millis(250);
 const REPEATS_MAX: usize = 64;
 /// Training keeps a card busy without a pause, and it then slows down to its limit of power: how long that takes, and
 /// how long is measured after it.
-const SETTLING: Duration = Duration::from_millis(1000);
-const SETTLED: Duration = Duration::from_millis(500);
+const SETTLING: Duration = Duration::from_millis(2000);
+const SETTLED: Duration = Duration::from_millis(1000);
 /// Kernels of the recordings that show what one costs.
 const LAUNCHES: usize = 2048;
 /// A recorded kernel takes at least its parameters and commands, even where the driver had room for them already.
@@ -43,7 +45,7 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
     bench.backend.draw(
         Region { place: Place::Device, offset: 0, bytes: ARENA_BYTES },
         DType::BF16,
-        Draw { distribution: Distribution::Uniform { bound: 0.1 }, key: 1 },
+        Draw { distribution: Distribution::Normal { std: 0.1 }, key: 1 },
     )?;
     bench.warm_up()?;
     bench.launch_s = bench.launch_seconds()?;
@@ -58,13 +60,15 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
         to_device_bytes_per_s,
         from_device_bytes_per_s,
         launch_s: bench.launch_s,
-        late_bytes: used(bench.backend).saturating_sub(before),
+        late_bytes: 0,
         recorded_bytes_per_launch: RECORDED_BYTES_MIN,
+        kept: unthrottled(),
     };
-    let kept = bench.kept_share(&rates)?;
-    throttle(&mut rates, kept);
     let loss = bench.loss_rate(&rates)?;
     rates.operators.insert("vocab_loss".to_owned(), loss);
+    let kept = bench.kept(&rates)?;
+    sustained::throttle(&mut rates, kept);
+    rates.late_bytes = used(bench.backend).saturating_sub(before);
     let before = used(bench.backend);
     let step = bench.step(&cases::tiny())?;
     let taken = {
@@ -76,21 +80,9 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
     Ok(rates)
 }
 
-/// Rates of short spans turned into those of a card that works on and on and keeps only a share of its speed. Products
-/// that use all of it are cut to what is kept; attention goes by the clock; what waits for memory, whose clock stays, loses
-/// about half as much.
-fn throttle(rates: &mut CardRates, kept: f64) {
-    let peak = rates.products16.flops_per_s.iter().copied().fold(0.0, f64::max);
-    for rate in &mut rates.products16.flops_per_s {
-        *rate = rate.min(kept * peak);
-    }
-    for attention in &mut rates.attention {
-        attention.forward_flops_per_s *= kept;
-        attention.gradient_flops_per_s *= kept;
-    }
-    for rate in rates.operators.values_mut() {
-        *rate *= kept.sqrt();
-    }
+/// Of a card that keeps all of its speed.
+pub(super) fn unthrottled() -> Sustained {
+    Sustained { products_flops_per_s: f64::MAX, attention_share: 1.0, moving_share: 1.0, rates: BTreeMap::new() }
 }
 
 const ACTIVE_TINY: Active = Active { tokens: 8, sequences: 1 };
@@ -160,28 +152,41 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The share of its peak that the largest product keeps when it goes on and on.
-    fn kept_share(&mut self, rates: &CardRates) -> Result<f64, RuntimeError> {
-        let [rows, cols, inner] = PRODUCT_SIZES.map(|sizes| sizes[sizes.len() - 1]);
-        let case = cases::product(rows, cols, inner, DType::BF16);
-        let step = self.step(&case)?;
-        let active = Active { tokens: rows, sequences: 1 };
-        let once = self.backend.run_timed(&step, active)?;
-        let repeats = ((SPAN_S / once.max(1e-6)) as usize).clamp(2, REPEATS_MAX);
-        let recording = self.backend.record_repeated(&step, active, repeats)?;
+    /// What is kept of these rates while a layer's operators go on and on.
+    fn kept(&mut self, rates: &CardRates) -> Result<Sustained, RuntimeError> {
+        for (index, (part, distribution)) in sustained::SPREAD.into_iter().enumerate() {
+            let region = Region { place: Place::Device, offset: part.start, bytes: part.len() };
+            let key = mix(index as u64);
+            self.backend.draw(region, DType::BF16, Draw { distribution, key })?;
+        }
+        let cases: Vec<Case> = [cases::layer(), cases::layer()].into_iter().flatten().collect();
+        let row = sustained::lay_out_row(&cases, &self.backend.target()).map_err(refused)?;
+        for (region, numbers) in &row.numbers {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
+            self.backend.write(*region, &bytes)?;
+        }
+        let active = Active { tokens: cases::TOKENS, sequences: cases::TOKENS / cases::LAYER_LENGTH };
+        let timers = Laps::new(row.steps.len())?;
         let began = Instant::now();
         while began.elapsed() < SETTLING {
-            self.backend.time_replay(&recording)?;
+            self.backend.time_row(&timers, &row.steps, active)?;
         }
-        let (mut seconds, mut products) = (0.0, 0);
-        while began.elapsed() < SETTLING + SETTLED {
-            seconds += self.backend.time_replay(&recording)?;
-            products += repeats;
+        let (mut seconds, mut rounds) = (vec![0.0; row.steps.len()], 0);
+        // A slow card may need all of that time for one round.
+        while rounds == 0 || began.elapsed() < SETTLING + SETTLED {
+            let times = self.backend.time_row(&timers, &row.steps, active)?;
+            seconds.iter_mut().zip(times).for_each(|(sum, time)| *sum += time);
+            rounds += 1;
         }
-        let flops = 2.0 * rows as f64 * cols as f64 * inner as f64;
-        let settled = flops * products as f64 / seconds.max(1e-9);
-        let peak = rates.products16.flops_per_s.iter().copied().fold(0.0, f64::max);
-        Ok((settled / peak).min(1.0))
+        let profile = DeviceProfile::unknown_gpu().with_measured(Arc::new(rates.clone()));
+        let lap = |(step, seconds): (&Step, f64)| {
+            let (cost, expected_s) = step_cost(step, &profile);
+            let (name, kind) = sustained::kind(step);
+            let seconds = (seconds / f64::from(rounds) - self.launch_s).max(1e-9);
+            Lap { name, kind, flops: cost.flops, bytes: cost.bytes, expected_s: expected_s - self.launch_s, seconds }
+        };
+        let laps: Vec<Lap> = row.steps.iter().zip(seconds).map(lap).collect();
+        Ok(sustained::kept(&laps))
     }
 
     /// From one kernel of a recording to the next.
@@ -216,11 +221,14 @@ impl Bench<'_> {
     }
 
     fn operators(&mut self) -> Result<BTreeMap<String, f64>, RuntimeError> {
-        let rate = |case: &Case| {
-            let timing = self.time(case)?;
-            Ok((case.name.to_owned(), timing.bytes / timing.seconds))
-        };
-        cases::moving().iter().map(rate).collect()
+        let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+        for case in cases::moving() {
+            let timing = self.time(&case)?;
+            let (bytes, seconds) = sums.entry(case.name.to_owned()).or_default();
+            *bytes += timing.bytes;
+            *seconds += timing.seconds;
+        }
+        Ok(sums.into_iter().map(|(name, (bytes, seconds))| (name, bytes / seconds)).collect())
     }
 
     /// Of the passes over the logits: what is left of the loss's time after its products.
@@ -236,38 +244,5 @@ impl Bench<'_> {
             _ => 0.0,
         };
         Ok(timing.bytes / (timing.seconds - products).max(timing.seconds / 10.0))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_uses_all_of_the_card_is_cut() {
-        let grid = |rates: &[f64]| ProductGrid {
-            rows: vec![1, 2],
-            cols: vec![1],
-            inner: vec![1],
-            flops_per_s: rates.to_vec(),
-        };
-        let attention = AttentionRate { length: 512, forward_flops_per_s: 200.0, gradient_flops_per_s: 100.0 };
-        let mut rates = CardRates {
-            products16: grid(&[100.0, 900.0]),
-            products32: grid(&[50.0, 50.0]),
-            attention: vec![attention],
-            operators: BTreeMap::from([("add".to_owned(), 4.0)]),
-            copy_bytes_per_s: 1.0,
-            to_device_bytes_per_s: 1.0,
-            from_device_bytes_per_s: 1.0,
-            launch_s: 1e-6,
-            late_bytes: 0,
-            recorded_bytes_per_launch: 0.0,
-        };
-        throttle(&mut rates, 0.64);
-        assert_eq!(rates.products16.flops_per_s, [100.0, 576.0]);
-        assert_eq!(rates.products32.flops_per_s, [50.0, 50.0]);
-        assert_eq!((rates.attention[0].forward_flops_per_s, rates.attention[0].gradient_flops_per_s), (128.0, 64.0));
-        assert!((rates.operators["add"] - 3.2).abs() < 1e-12);
     }
 }

@@ -1,6 +1,6 @@
 //! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
 
-use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as, token_rows};
+use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
 use crate::ops::{Adapters, Dest, InnerDropout, Linear, LinearKind, added_inside};
 use crate::{Backward, Cost, Graph, GraphError, Node, Op, Value, ValueId};
 
@@ -61,11 +61,11 @@ impl OpRule for Gated {
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         check_adapters(self.name(), self.adapters.as_ref(), inputs, 1)?;
-        let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
+        let cols = inputs[0].shape.cols();
         if !cols.is_multiple_of(2) {
             return Err(GraphError::Invalid { op: self.name(), reason: format!("{cols} columns are not two halves") });
         }
-        Ok(vec![token_rows(rows, cols / 2, inputs[0].dtype)])
+        Ok(vec![rows_of(inputs[0], cols / 2, inputs[0].dtype)])
     }
 
     fn cost(&self, io: &Io) -> Cost {

@@ -1,7 +1,7 @@
 //! Low-rank adapters of the layers that share an input. Their first matrices lie one below the other, so that one
 //! `Linear` makes the narrow rows of all; here is the way back from those to each layer's own columns.
 
-use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as, token_rows};
+use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
 use crate::{Backward, Cost, GraphError, Node, Target, Value, ValueId};
 
 /// The output columns of one adapted layer.
@@ -90,7 +90,7 @@ impl OpRule for AdapterUp {
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         expect_inputs(self.name(), inputs, 2)?;
         self.0.check(self.name(), inputs[0], inputs[1])?;
-        Ok(vec![token_rows(inputs[0].shape.rows(), self.0.total, inputs[0].dtype)])
+        Ok(vec![rows_of(inputs[0], self.0.total, inputs[0].dtype)])
     }
 
     fn cost(&self, io: &Io) -> Cost {
@@ -123,7 +123,7 @@ impl OpRule for AdapterUpGrad {
         self.0.check(name, inputs[1], inputs[2])?;
         expect_shape(name, inputs, 0, &[inputs[1].shape.rows(), self.0.total])?;
         expect_shape(name, inputs, 3, &[inputs[2].shape.rows(), inputs[2].shape.cols()])?;
-        Ok(vec![token_rows(inputs[1].shape.rows(), inputs[1].shape.cols(), inputs[1].dtype), same_as(inputs[3])])
+        Ok(vec![rows_of(inputs[1], inputs[1].shape.cols(), inputs[1].dtype), same_as(inputs[3])])
     }
 
     fn aliases(&self) -> Vec<Alias> {

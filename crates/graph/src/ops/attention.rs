@@ -1,8 +1,8 @@
 //! Causal attention over flat tokens: sequences lie one behind another and never see each other.
 //! Scores exist a tile at a time.
 
-use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, output, token_rows};
-use crate::{Backward, Cost, DType, Extent, GraphError, Node, Role, Target, Unit, Value};
+use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, output, rows_of};
+use crate::{Backward, Cost, DType, GraphError, Node, Role, Target, Unit, Value};
 
 /// How one fused row `[q heads | k heads | v heads]` is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +62,8 @@ impl OpRule for Attention {
         expect_inputs(self.name(), inputs, 2)?;
         let rows = inputs[0].shape.rows();
         expect_shape(self.name(), inputs, 0, &[rows, self.heads.fused_cols()])?;
-        let lse = output(&[rows, self.heads.query], DType::F32, Role::Activation, Extent::Tokens);
-        Ok(vec![token_rows(rows, self.heads.query_cols(), inputs[0].dtype), lse])
+        let lse = output(&[rows, self.heads.query], DType::F32, Role::Activation, inputs[0].extent);
+        Ok(vec![rows_of(inputs[0], self.heads.query_cols(), inputs[0].dtype), lse])
     }
 
     fn cost(&self, io: &Io) -> Cost {
@@ -97,7 +97,7 @@ impl OpRule for AttentionGrad {
         expect_inputs(self.name(), inputs, 5)?;
         let rows = inputs[0].shape.rows();
         expect_shape(self.name(), inputs, 3, &[rows, self.0.heads.query_cols()])?;
-        Ok(vec![token_rows(rows, self.0.heads.fused_cols(), inputs[0].dtype)])
+        Ok(vec![rows_of(inputs[0], self.0.heads.fused_cols(), inputs[0].dtype)])
     }
 
     fn aliases(&self) -> Vec<Alias> {

@@ -1,6 +1,6 @@
 //! Looking tokens up in a table, and summing gradients back into it.
 
-use crate::op::{Alias, Io, OpRule, expect_inputs, same_as, token_rows};
+use crate::op::{Alias, Io, OpRule, expect_inputs, rows_of, same_as};
 use crate::{Backward, Cost, DType, GraphError, Node, Target, Value};
 
 /// Inputs `table [V, D], tokens [N]`; output `[N, D]` in the given type.
@@ -16,7 +16,7 @@ impl OpRule for Embed {
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         expect_inputs(self.name(), inputs, 2)?;
-        Ok(vec![token_rows(inputs[1].shape.rows(), inputs[0].shape.cols(), self.dtype)])
+        Ok(vec![rows_of(inputs[1], inputs[0].shape.cols(), self.dtype)])
     }
 
     fn cost(&self, io: &Io) -> Cost {

@@ -1,7 +1,7 @@
 //! Matrix products between tokens and weights: `y = α·drop(x)·Wᵀ + b`, its two gradients, and sums
 //! into what is already there. Weights are `[out, in]`, tokens `[N, features]`, both row-major.
 
-use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as, token_rows};
+use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
 use crate::{Backward, Class, Cost, Extent, GraphError, Node, Target, Value};
 
 /// Which of the three products.
@@ -121,6 +121,9 @@ impl Linear {
                 LinearKind::WeightGrad => expect_shape(name, inputs, at, &[out, in_features])?,
             }
         }
+        if let Some(at) = self.dropout_inputs() {
+            expect_shape(name, inputs, at, &[tokens])?;
+        }
         Ok(())
     }
 }
@@ -136,10 +139,10 @@ impl OpRule for Linear {
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         self.check(inputs)?;
-        let (tokens, in_features, out) = self.dims(inputs);
+        let (_, in_features, out) = self.dims(inputs);
         Ok(vec![match self.kind {
-            LinearKind::Forward => token_rows(tokens, self.cols.map_or(out, |c| c.total), inputs[0].dtype),
-            LinearKind::InputGrad => token_rows(tokens, in_features, inputs[0].dtype),
+            LinearKind::Forward => rows_of(inputs[0], self.cols.map_or(out, |c| c.total), inputs[0].dtype),
+            LinearKind::InputGrad => rows_of(inputs[0], in_features, inputs[0].dtype),
             LinearKind::WeightGrad => same_as(inputs[2]),
         }])
     }

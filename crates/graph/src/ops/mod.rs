@@ -10,6 +10,7 @@ mod loss;
 mod norm;
 mod optimizer;
 mod rope;
+mod rows;
 mod score;
 
 pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
@@ -22,4 +23,5 @@ pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad};
 pub use optimizer::{AdamW, GlobalNorm, HYPER_LEN, Sgd};
 pub use rope::Rope;
+pub use rows::{LastRows, LastRowsGrad};
 pub use score::{PAIR_STATS, PairLoss};

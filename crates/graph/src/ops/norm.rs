@@ -3,7 +3,7 @@
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, output, same_as};
 use crate::ops::Heads;
-use crate::{Backward, Cost, DType, Extent, GraphError, Node, Op, Role, Value, ValueId};
+use crate::{Backward, Cost, DType, GraphError, Node, Op, Role, Value, ValueId};
 
 /// Inputs `x, [h], [w]`; outputs `[x + h], normed, rstd`. With `residual`, `x + h` is the first output.
 #[derive(Debug, Clone, PartialEq)]
@@ -163,7 +163,7 @@ impl OpRule for HeadNorm {
         expect_inputs(self.name(), inputs, if self.weight { 3 } else { 1 })?;
         let rows = inputs[0].shape.rows();
         expect_shape(self.name(), inputs, 0, &[rows, self.heads.fused_cols()])?;
-        let rstd = output(&[rows, self.heads.query + self.heads.kv], DType::F32, Role::Activation, Extent::Tokens);
+        let rstd = output(&[rows, self.heads.query + self.heads.kv], DType::F32, Role::Activation, inputs[0].extent);
         Ok(vec![same_as(inputs[0]), rstd])
     }
 

@@ -1,18 +1,18 @@
-//! A score for each sequence, read at its last token, and the loss of preferring one sequence to another.
+//! A score for each sequence, from the row of its last token, and the loss of preferring one sequence to another.
 
 use super::LossGrad;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
-use crate::{Backward, Class, Cost, GraphError, Node, Role, Target, Value};
+use crate::{Backward, Class, Cost, Extent, GraphError, Node, Role, Target, Value};
 
 /// What `PairLoss` counts: pairs, pairs in which the chosen sequence has the higher score, and the sum of the
 /// differences of the scores.
 pub const PAIR_STATS: usize = 3;
 
-/// Inputs `hidden [N, D], w [1, D], cu_seqlens, scale [1] f32, loss [1] f64, stats [PAIR_STATS] f64, [dw]`;
+/// Inputs `hidden [S, D], w [1, D], cu_seqlens [S + 1], scale [1] f32, loss [1] f64, stats [PAIR_STATS] f64, [dw]`;
 /// outputs `loss + scale·Σ −log σ(chosen − rejected), stats, [d_hidden, [dw]]`.
 ///
-/// Sequences lie in pairs, the chosen one first. A sequence's score is `w·hidden[its last token]`. A pair of which
-/// either sequence is empty counts for nothing. `d_hidden` is zero everywhere but at the last tokens.
+/// Sequences lie in pairs, the chosen one first. A sequence's score is `w·hidden[sequence]`. A pair of which either
+/// sequence is empty counts for nothing, and its rows of `d_hidden` are zero.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PairLoss {
     pub grad: Option<LossGrad>,
@@ -26,8 +26,14 @@ impl OpRule for PairLoss {
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         let weight_grad = self.grad.is_some_and(|g| g.weight);
         expect_inputs(self.name(), inputs, 6 + usize::from(weight_grad))?;
-        expect_shape(self.name(), inputs, 1, &[1, inputs[0].shape.cols()])?;
+        let (sequences, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
+        expect_shape(self.name(), inputs, 1, &[1, cols])?;
+        expect_shape(self.name(), inputs, 2, &[sequences + 1])?;
         expect_shape(self.name(), inputs, 5, &[PAIR_STATS])?;
+        if inputs[0].extent != Extent::Sequences {
+            let reason = format!("the hidden state has a row for each of {:?}", inputs[0].extent);
+            return Err(GraphError::Invalid { op: self.name(), reason });
+        }
         let mut outputs = vec![same_as(inputs[4]), same_as(inputs[5])];
         if self.grad.is_some() {
             outputs.push(Value { role: Role::Loss, ..same_as(inputs[0]) });
@@ -50,14 +56,12 @@ impl OpRule for PairLoss {
     }
 
     fn cost(&self, io: &Io) -> Cost {
-        let touched = io.inputs[2].shape.rows() * io.inputs[0].shape.cols();
-        let written = if self.grad.is_some() { io.inputs[0].bytes() } else { 0 };
-        Cost::vector(6.0 * touched as f64, (touched * io.inputs[0].dtype.bytes() + written) as f64)
+        Cost::vector(6.0 * io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
     /// A number for each sequence: its score, then the score's gradient.
     fn workspace_bytes(&self, io: &Io, _target: &Target) -> usize {
-        io.inputs[2].shape.rows() * size_of::<f32>()
+        io.inputs[0].shape.rows() * size_of::<f32>()
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
