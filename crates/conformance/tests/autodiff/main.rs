@@ -137,7 +137,7 @@ fn adapters(model: &Model) -> Vec<ValueId> {
 #[test]
 fn adapters_over_a_frozen_base() {
     for (seed, split_qkv, score, rank) in
-        [(300, false, false, 3), (301, true, false, 4), (302, false, true, 4), (303, true, true, 3)]
+        [(300, false, false, 3), (301, true, false, 4), (302, false, true, 3), (303, true, true, 4)]
     {
         let lora = Some(Lora { rank, p: 0.3 });
         let model = decoder(Options { layers: 2, lora, split_qkv, fused_residual: split_qkv, score, ..PLAIN }, seed);
