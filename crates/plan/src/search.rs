@@ -5,6 +5,8 @@
 //! and time rises, so for each micro-batch the first position that fits is the fastest one, and is
 //! found by bisection over lower bounds. Only the winner is laid out and verified.
 
+mod lowest;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -371,48 +373,6 @@ impl<'a> Search<'a> {
         (batch.tokens as f64) < 64.0 * self.request.device.half_rate_tokens
     }
 
-    /// The smallest plan there is: one group of sequences at a time, small chunks, the best position of the dial.
-    fn lowest(&self) -> Result<Candidate, PlanError> {
-        let batch = *self.batches()?.last().expect("there is always one");
-        let chunks = *self.loss_chunks(batch).last().expect("there is always one");
-        let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
-        let mut best: Option<Candidate> = None;
-        for level in self.class_marks() {
-            let candidate = self.evaluate(batch, chunks, level)?;
-            if best.as_ref().is_none_or(|b| bytes(&candidate) < bytes(b)) {
-                best = Some(candidate);
-            }
-        }
-        let mut best = best.expect("the dial has a position");
-        // What is dropped in the last layers is needed again at once; taking that back often costs nothing.
-        while best.level > 0 {
-            let candidate = self.evaluate(batch, chunks, best.level - 1)?;
-            if bytes(&candidate) > bytes(&best) {
-                break;
-            }
-            best = candidate;
-        }
-        Ok(best)
-    }
-
-    /// That plan, or one of those next to it if its addresses happen to fit more closely.
-    fn lowest_laid_out(&self) -> Result<Candidate, PlanError> {
-        let mut best = self.lowest()?;
-        let mut best_bytes = self.assembled(&best)?.arena_bytes as u64 + self.recorded(&best);
-        for level in best.level + 1..=(best.level + LAYOUT_STEPS).min(self.dial.len() - 1) {
-            let candidate = self.evaluate(best.batch, best.loss_chunks, level)?;
-            let recorded = self.recorded(&candidate);
-            if candidate.arena_bytes + recorded >= best_bytes {
-                continue;
-            }
-            let bytes = self.assembled(&candidate)?.arena_bytes as u64 + recorded;
-            if bytes < best_bytes {
-                (best, best_bytes) = (candidate, bytes);
-            }
-        }
-        Ok(best)
-    }
-
     /// A candidate with its addresses.
     fn assembled(&self, candidate: &Candidate) -> Result<Plan, PlanError> {
         let mut program = (*self.program(candidate.batch, candidate.loss_chunks)?).clone();
@@ -424,17 +384,6 @@ impl<'a> Search<'a> {
     fn class_ends(&self) -> Vec<usize> {
         let classes = |level: usize| self.dial[level].0.len();
         (0..self.dial.len()).filter(|&l| l + 1 == self.dial.len() || classes(l + 1) != classes(l)).collect()
-    }
-
-    /// These, and the positions half way to them: rebuilding may itself take the most memory at one time, and then a class
-    /// is best dropped in some of its layers.
-    fn class_marks(&self) -> Vec<usize> {
-        let ends = self.class_ends();
-        let halves: Vec<usize> = ends.windows(2).map(|pair| pair[0].midpoint(pair[1])).collect();
-        let mut marks = [ends, halves].concat();
-        marks.sort_unstable();
-        marks.dedup();
-        marks
     }
 
     /// Addresses, proof and report; `None` if the addresses do not fit although the lower bound does.

@@ -1,0 +1,59 @@
+//! The smallest plan there is.
+
+use super::{Candidate, LAYOUT_STEPS, Search};
+use crate::PlanError;
+
+impl Search<'_> {
+    /// The smallest plan there is: one group of sequences at a time, small chunks, the best position of the dial.
+    pub(super) fn lowest(&self) -> Result<Candidate, PlanError> {
+        let batch = *self.batches()?.last().expect("there is always one");
+        let chunks = *self.loss_chunks(batch).last().expect("there is always one");
+        let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
+        let mut best: Option<Candidate> = None;
+        for level in self.class_marks() {
+            let candidate = self.evaluate(batch, chunks, level)?;
+            if best.as_ref().is_none_or(|b| bytes(&candidate) < bytes(b)) {
+                best = Some(candidate);
+            }
+        }
+        let mut best = best.expect("the dial has a position");
+        // What is dropped in the last layers is needed again at once; taking that back often costs nothing.
+        while best.level > 0 {
+            let candidate = self.evaluate(batch, chunks, best.level - 1)?;
+            if bytes(&candidate) > bytes(&best) {
+                break;
+            }
+            best = candidate;
+        }
+        Ok(best)
+    }
+
+    /// That plan, or one of those next to it if its addresses happen to fit more closely.
+    pub(super) fn lowest_laid_out(&self) -> Result<Candidate, PlanError> {
+        let mut best = self.lowest()?;
+        let mut best_bytes = self.assembled(&best)?.arena_bytes as u64 + self.recorded(&best);
+        for level in best.level + 1..=(best.level + LAYOUT_STEPS).min(self.dial.len() - 1) {
+            let candidate = self.evaluate(best.batch, best.loss_chunks, level)?;
+            let recorded = self.recorded(&candidate);
+            if candidate.arena_bytes + recorded >= best_bytes {
+                continue;
+            }
+            let bytes = self.assembled(&candidate)?.arena_bytes as u64 + recorded;
+            if bytes < best_bytes {
+                (best, best_bytes) = (candidate, bytes);
+            }
+        }
+        Ok(best)
+    }
+
+    /// Where a class has just been dropped in all its layers, and half way there: rebuilding may itself take the most
+    /// memory at one time, and then a class is best dropped in some of its layers.
+    fn class_marks(&self) -> Vec<usize> {
+        let ends = self.class_ends();
+        let halves: Vec<usize> = ends.windows(2).map(|pair| pair[0].midpoint(pair[1])).collect();
+        let mut marks = [ends, halves].concat();
+        marks.sort_unstable();
+        marks.dedup();
+        marks
+    }
+}
