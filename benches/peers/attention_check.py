@@ -152,9 +152,9 @@ class Attention:
             self.forward_bytes, self.gradient_bytes = (16 + 64) * (head_dim + 1) * 4, 96 * (head_dim + 1) * 4
 
     def launch(self, kernel, heads, shared_bytes, args, narrow=False):
-        rows, threads = (self.rows // 2, self.threads // 2) if narrow else (self.rows, self.threads)
+        rows, threads = (self.rows // 2, 128) if narrow else (self.rows, self.threads)
         grid = (heads, self.tokens // rows + len(self.lengths) + 2)
-        if self.stays:
+        if self.stays and not narrow:
             grid = (torch.cuda.get_device_properties(0).multi_processor_count, 1)
         args = [*args, len(self.lengths), self.tokens, self.query_heads, self.kv_heads]
         module = f"attention_{NAMES[self.dtype]}_{self.head_dim}"
@@ -236,7 +236,7 @@ def check(kernels, name, **shape):
         case.forward()
         case.backward()
         same &= all(torch.equal(a, b) for a, b in zip(first, (case.out, case.lse, case.d_qkv)))
-    if case.tensor_cores and not case.stays:
+    if case.tensor_cores:
         case.d_qkv[:, queries:] = float("nan")
         case.grad_keys_narrow()
         same &= torch.equal(first[2], case.d_qkv)
@@ -305,7 +305,7 @@ def time_all(kernels, dtype=torch.bfloat16):
         case = Attention(kernels, [length] * count, heads, kv, dim, dtype)
         forward = milliseconds(case.forward)
         queries, keys = milliseconds(case.grad_queries), milliseconds(case.grad_keys)
-        narrow = float("nan") if case.stays else milliseconds(case.grad_keys_narrow)
+        narrow = milliseconds(case.grad_keys_narrow)
         backward = milliseconds(case.backward)
         del case
         try:

@@ -258,5 +258,6 @@ __device__ __forceinline__ float dot2(u32 a, u32 b, float sum) {
 #include "attention_hopper_gradient.cuh"
 #else
 #include "attention_forward.cuh"
-#include "attention_gradient.cuh"
+#include "attention_gradient_queries.cuh"
 #endif
+#include "attention_gradient_keys.cuh"

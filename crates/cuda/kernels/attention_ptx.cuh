@@ -170,4 +170,12 @@ template <typename T> struct Warpgroup;
 ATTENTION_WGMMA_TYPE(bf16, "bf16")
 ATTENTION_WGMMA_TYPE(f16, "f16")
 
+#else
+
+__device__ __forceinline__ void publish() {}
+__device__ __forceinline__ void products_begin() {}
+__device__ __forceinline__ void products_commit() {}
+template <int LEFT> __device__ __forceinline__ void products_wait() {}
+template <int TILES> __device__ __forceinline__ void pin(float (&acc)[TILES][4]) {}
+
 #endif

@@ -109,19 +109,21 @@ impl<'a> Kernels<'a> {
         if self.generic_suffix.is_none() && room { self.halved() } else { self }
     }
 
-    /// Few key heads make few blocks, and those that many queries see take longest: then smaller ones end sooner.
+    /// Few key heads make few blocks, and those that many queries see take longest: then smaller ones end sooner. Blocks
+    /// that stay are worth more than that unless half of the multiprocessors would have none.
     fn for_keys(self) -> Self {
-        let blocks = self.op.heads.kv * self.tokens.div_ceil(self.rows);
-        let few = 2 * blocks < 3 * self.call.sm_count() as usize;
-        let room = has_large_blocks(self.call.compute_capability()) && !self.staying;
-        let suits = self.generic_suffix.is_none() && few && room;
+        let (blocks, multiprocessors) =
+            (self.op.heads.kv * self.tokens.div_ceil(self.rows), self.call.sm_count() as usize);
+        let few = if self.staying { 2 * blocks < multiprocessors } else { 2 * blocks < 3 * multiprocessors };
+        let suits = self.generic_suffix.is_none() && few && has_large_blocks(self.call.compute_capability());
         if suits { self.halved() } else { self }
     }
 
     fn halved(self) -> Self {
-        let own_rows_saved = 2 * (self.rows / 2) * row_bytes(self.op.heads.head_dim);
-        let gradient_bytes = self.gradient_bytes - own_rows_saved;
-        Self { rows: self.rows / 2, threads: self.threads / 2, gradient_bytes, narrow: true, ..self }
+        let head_dim = self.op.heads.head_dim;
+        let own_rows_saved = 2 * (self.rows / 2) * row_bytes(head_dim);
+        let gradient_bytes = tensor_core_bytes(head_dim, self.call.compute_capability()).1 - own_rows_saved;
+        Self { rows: self.rows / 2, threads: 128, gradient_bytes, narrow: true, staying: false, ..self }
     }
 
     /// Blocks for `heads` heads, and at least as many tiles of rows as there can be: each sequence, and

@@ -44,7 +44,8 @@ const SOURCES: &[(&str, &str)] = kernel_files![
 const HEADERS: &[(&str, &str)] = kernel_files![
     "attention.cuh",
     "attention_forward.cuh",
-    "attention_gradient.cuh",
+    "attention_gradient_keys.cuh",
+    "attention_gradient_queries.cuh",
     "attention_hopper_forward.cuh",
     "attention_hopper_gradient.cuh",
     "attention_pipeline.cuh",
