@@ -63,24 +63,15 @@ pub(super) fn in_memory(
     options: &Options,
     observe: Observer<'_>,
 ) -> Result<Dataset, DataError> {
-    let (parts, weights) = open_parts(sources, options)?;
-    let pool = pool(options.workers)?;
-    let total = parts.iter().map(|part| part.source.bytes()).sum();
-    let mut watch = Watch::new(total, observe);
-    let (mut stores, mut counts, mut extent) = (Vec::new(), Counts::default(), Extent::default());
-    for part in &parts {
+    stored(sources, tokenizer, options, observe, |part, pool, watch| {
         let mut records = Records::default();
-        let made = tokenise(part, tokenizer, options, &pool, &mut watch, &mut |group, _| {
+        let counts = tokenise(part, tokenizer, options, pool, watch, &mut |group, _| {
             records.push(group);
             Ok(())
         })?;
-        counts.add(&made);
         records.shrink();
-        extent.join(&Extent::of(&records));
-        stores.push(Store::Memory(Arc::new(records)));
-    }
-    let summary = Summary { shape: parts[0].shape, counts };
-    finish(stores, weights, summary, extent, tokenizer, options)
+        Ok((Store::Memory(Arc::new(records)), counts))
+    })
 }
 
 pub(super) fn cached(
@@ -90,24 +81,38 @@ pub(super) fn cached(
     folder: &Path,
     observe: Observer<'_>,
 ) -> Result<Dataset, DataError> {
+    stored(sources, tokenizer, options, observe, |part, pool, watch| {
+        let key = key(part, tokenizer, options);
+        let expected = || estimate(std::slice::from_ref(part), tokenizer, options);
+        let cache = build_or_open(&folder.join(file_name(key)), key, &expected, &mut |writer| {
+            tokenise(part, tokenizer, options, pool, watch, &mut |group, share| {
+                writer.push(group)?;
+                writer.check_disk(share)
+            })
+        })?;
+        let counts = cache.header.counts.clone();
+        Ok((Store::Cached(Arc::new(cache)), counts))
+    })
+}
+
+/// A dataset of parts that are kept whole, each in the store that `store` makes of it.
+fn stored(
+    sources: Vec<Weighted>,
+    tokenizer: &Tokenizer,
+    options: &Options,
+    observe: Observer<'_>,
+    mut store: impl FnMut(&Part, &ThreadPool, &mut Watch) -> Result<(Store, Counts), DataError>,
+) -> Result<Dataset, DataError> {
     let (parts, weights) = open_parts(sources, options)?;
     let pool = pool(options.workers)?;
     let total = parts.iter().map(|part| part.source.bytes()).sum();
     let mut watch = Watch::new(total, observe);
     let (mut stores, mut counts, mut extent) = (Vec::new(), Counts::default(), Extent::default());
     for part in &parts {
-        let key = key(part, tokenizer, options);
-        let expected = || estimate(std::slice::from_ref(part), tokenizer, options);
-        let cache = build_or_open(&folder.join(file_name(key)), key, &expected, &mut |writer| {
-            tokenise(part, tokenizer, options, &pool, &mut watch, &mut |group, share| {
-                writer.push(group)?;
-                writer.check_disk(share)
-            })
-        })?;
-        counts.add(&cache.header.counts);
-        let store = Store::Cached(Arc::new(cache));
-        extent.join(&store.extent());
-        stores.push(store);
+        let (made, counted) = store(part, &pool, &mut watch)?;
+        counts.add(&counted);
+        extent.join(&made.extent());
+        stores.push(made);
     }
     let summary = Summary { shape: parts[0].shape, counts };
     finish(stores, weights, summary, extent, tokenizer, options)
