@@ -3,7 +3,6 @@
 
     python3 benches/peers/gated_check.py                        # check, then time
     python3 benches/peers/gated_check.py --time-only
-    python3 benches/peers/gated_check.py --define GATED_STAGES=4
 
 Needs a GPU, PyTorch, and NVRTC with CUDA's headers; the kernels are compiled as the program compiles them.
 """
@@ -34,10 +33,10 @@ CURVES = {
 class Gated:
     """One shape, with the tensors of both kernels. `sides` are the halves that have an adapter."""
 
-    def __init__(self, kernels, rows, cols, rank, sides=(0, 1), dtype=torch.bfloat16, curve="silu", stages=3, share=None):
+    def __init__(self, kernels, rows, cols, rank, sides=(0, 1), dtype=torch.bfloat16, curve="silu", share=None):
         make = lambda *shape: torch.randn(*shape, device="cuda").to(dtype)
         self.kernels, self.rows, self.cols, self.rank, self.dtype = kernels, rows, cols, rank, dtype
-        self.sides, self.curve, self.stages, self.alpha, self.block_rows = sides, curve, stages, 0.75, 128
+        self.sides, self.curve, self.alpha, self.block_rows = sides, curve, 0.75, 128
         self.gate_up, self.dy = make(rows, 2 * cols), make(rows, cols)
         self.narrow, self.b = make(rows, len(sides) * rank), make(len(sides) * cols, rank) / rank**0.5
         # What `down`'s adapter gives to the gradient: none, without dropout, or with it.
@@ -55,7 +54,7 @@ class Gated:
             narrows[side] = self.narrow[:, index * self.rank :]
         room = next(room for room in (16, 32, 64) if self.rank <= room)
         name = f"{'gated_grad' if gradient else 'gated'}_{self.curve}_{NAMES[self.dtype]}_{room}"
-        wide, stages = (3 if gradient else 2), (2 if gradient and room == 64 else self.stages)
+        wide, stages = (3 if gradient else 2), (2 if gradient and room == 64 else 3)
         shared_bytes = WARPS * stages * (wide * (1024 + room // 16 * 512) + (128 if gradient else 0))
         grid = (-(-self.cols // (WARPS * COLS)), -(-self.rows // self.block_rows))
         args = [self.gate_up, *([self.dy] if gradient else []), *matrices, *narrows, out]
@@ -107,8 +106,8 @@ class Gated:
         return out.detach(), d_gate_up
 
 
-def check(kernels, name, stages, **shape):
-    case = Gated(kernels, stages=stages, **shape)
+def check(kernels, name, **shape):
+    case = Gated(kernels, **shape)
     out, d_gate_up = case.reference()
     case.forward()
     case.backward()
@@ -125,7 +124,7 @@ def check(kernels, name, stages, **shape):
     return good
 
 
-def check_all(kernels, stages):
+def check_all(kernels):
     good = True
     for dtype in (torch.bfloat16, torch.float16):
         for curve in CURVES:
@@ -144,16 +143,16 @@ def check_all(kernels, stages):
                 for share in (None, False, True):
                     name = f"{NAMES[dtype]} {curve} {rows} x {cols} rank {rank}, adapters of {sides}, {SHARES[share]}"
                     shape = dict(rows=rows, cols=cols, rank=rank, sides=sides, dtype=dtype, curve=curve, share=share)
-                    good &= check(kernels, name, stages, **shape)
+                    good &= check(kernels, name, **shape)
     print("all good" if good else "SOMETHING IS WRONG", flush=True)
     return good
 
 
-def time_all(kernels, stages, rows=4096, cols=14336, sets=3):
+def time_all(kernels, rows=4096, cols=14336, sets=3):
     """Each call takes the next of several sets of tensors, so that none is in the cache."""
     print(f"{rows} x {cols}, bf16, both halves adapted; microseconds and TB/s of the wide matrices")
     for rank in (16, 8, 32, 64):
-        cases = [Gated(kernels, rows, cols, rank, stages=stages) for _ in range(sets)]
+        cases = [Gated(kernels, rows, cols, rank) for _ in range(sets)]
         turn = [0]
 
         def timed(work):
@@ -183,16 +182,14 @@ def time_all(kernels, stages, rows=4096, cols=14336, sets=3):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--define", action="append", default=[], help="a macro for the kernels, NAME or NAME=VALUE")
     parser.add_argument("--time-only", action="store_true")
     parser.add_argument("--check-only", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
-    kernels = Kernels(args.define)
-    stages = next((int(d.split("=")[1]) for d in args.define if d.startswith("GATED_STAGES=")), 3)
-    good = args.time_only or check_all(kernels, stages)
+    kernels = Kernels([])
+    good = args.time_only or check_all(kernels)
     if not args.check_only:
-        time_all(kernels, stages)
+        time_all(kernels)
     sys.exit(0 if good else 1)
 
 

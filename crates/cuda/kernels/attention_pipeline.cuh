@@ -75,13 +75,7 @@ struct Fetcher {
 
     __device__ __forceinline__ Fetcher() : thread(threadIdx.x - MULTIPLYING), unannounced(0) {}
 
-    __device__ __forceinline__ void announce() {
-        if (unannounced == 0) return;
-        copies_wait<0>();
-        publish();
-        Barrier{unannounced}.arrive();
-        unannounced = 0;
-    }
+    __device__ __forceinline__ void announce() { announce_but<0>(); }
     // Waits until the ring's next place is free. Those who free it may need what is under way.
     __device__ __forceinline__ void claim(const Ring& ring) {
         if (ring.empty().over(ring.parity() ^ 1)) return;
@@ -91,13 +85,19 @@ struct Fetcher {
     // All copies to the ring's next place have been started.
     __device__ __forceinline__ void started(Ring& ring) {
         copies_commit();
-        if (unannounced != 0) {
-            copies_wait<1>();
-            publish();
-            Barrier{unannounced}.arrive();
-        }
+        announce_but<1>();
         unannounced = ring.full().at;
         ring.turn++;
+    }
+
+private:
+    // What is under way, but for the last groups of copies.
+    template <int LAST> __device__ __forceinline__ void announce_but() {
+        if (unannounced == 0) return;
+        copies_wait<LAST>();
+        publish();
+        Barrier{unannounced}.arrive();
+        unannounced = 0;
     }
 };
 

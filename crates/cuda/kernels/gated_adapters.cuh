@@ -14,9 +14,7 @@
 #include "narrow_parts.cuh"
 
 // How many steps of rows a warp has under way, less one.
-#ifndef GATED_STAGES
 #define GATED_STAGES 3
-#endif
 #define GATED_WARPS 4
 
 // One half's adapter: its second matrix [cols, rank], and the first of its narrow columns. Null if it has none.
