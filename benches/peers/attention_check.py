@@ -142,7 +142,7 @@ class Attention:
             self.rows, self.threads = 128, 256
             self.forward_bytes = (128 + 4 * 64) * row_bytes + 1024
             self.gradient_bytes = (256 + 4 * step) * row_bytes + 16 * step + 1024
-            self.narrow_bytes = self.gradient_bytes - 128 * row_bytes
+            self.low_rank_bytes = self.gradient_bytes - 128 * row_bytes
             if self.stays:
                 self.threads = 384
                 self.forward_bytes = 6 * 128 * row_bytes + 2 * 16 + 3 * 32 + 1024
@@ -151,10 +151,10 @@ class Attention:
             self.rows, self.threads = 16, 128
             self.forward_bytes, self.gradient_bytes = (16 + 64) * (head_dim + 1) * 4, 96 * (head_dim + 1) * 4
 
-    def launch(self, kernel, heads, shared_bytes, args, narrow=False):
-        rows, threads = (self.rows // 2, 128) if narrow else (self.rows, self.threads)
+    def launch(self, kernel, heads, shared_bytes, args, low_rank=False):
+        rows, threads = (self.rows // 2, 128) if low-rank else (self.rows, self.threads)
         grid = (heads, self.tokens // rows + len(self.lengths) + 2)
-        if self.stays and not narrow:
+        if self.stays and not low_rank:
             grid = (torch.cuda.get_device_properties(0).multi_processor_count, 1)
         args = [*args, len(self.lengths), self.tokens, self.query_heads, self.kv_heads]
         module = f"attention_{NAMES[self.dtype]}_{self.head_dim}"
@@ -176,9 +176,9 @@ class Attention:
         args = [self.qkv, self.lse, self.d_out, self.bounds, self.d_qkv, self.delta]
         self.launch("attention_grad_keys", self.kv_heads, self.gradient_bytes, args)
 
-    def grad_keys_narrow(self):
+    def grad_keys_small(self):
         args = [self.qkv, self.lse, self.d_out, self.bounds, self.d_qkv, self.delta]
-        self.launch("attention_grad_keys_narrow", self.kv_heads, self.narrow_bytes, args, narrow=True)
+        self.launch("attention_grad_keys_small", self.kv_heads, self.low_rank_bytes, args, low_rank=True)
 
     def backward(self):
         self.grad_queries()
@@ -238,7 +238,7 @@ def check(kernels, name, **shape):
         same &= all(torch.equal(a, b) for a, b in zip(first, (case.out, case.lse, case.d_qkv)))
     if case.tensor_cores:
         case.d_qkv[:, queries:] = float("nan")
-        case.grad_keys_narrow()
+        case.grad_keys_small()
         same &= torch.equal(first[2], case.d_qkv)
     tolerance = TOLERANCE[case.dtype] * (4 if shape.get("size", 1.0) > 1 else 1)
     good = same and all(error <= tolerance for error in errors.values())
@@ -298,14 +298,14 @@ def torch_flash(count, length, heads, kv, dim, dtype):
 
 
 def time_all(kernels, dtype=torch.bfloat16):
-    print(f"{'shape':34} {'forward':>22} {'d_q':>9} {'d_k d_v':>9} {'narrow':>9} {'backward':>22}   PyTorch's flash attention, forward and backward")
+    print(f"{'shape':34} {'forward':>22} {'d_q':>9} {'d_k d_v':>9} {'low_rank':>9} {'backward':>22}   PyTorch's flash attention, forward and backward")
     shapes = [(8, 512, 32, 8, 128), (2, 2048, 32, 8, 128), (4, 2048, 32, 8, 128), (1, 8192, 32, 8, 128), (4, 2048, 32, 32, 128)]
     shapes += [(8, 512, 14, 2, 64), (4, 2048, 12, 2, 128), (4, 2048, 16, 16, 64), (4, 2048, 32, 32, 80), (4, 2048, 32, 32, 96)]
     for count, length, heads, kv, dim in shapes:
         case = Attention(kernels, [length] * count, heads, kv, dim, dtype)
         forward = milliseconds(case.forward)
         queries, keys = milliseconds(case.grad_queries), milliseconds(case.grad_keys)
-        narrow = milliseconds(case.grad_keys_narrow)
+        low_rank = milliseconds(case.grad_keys_small)
         backward = milliseconds(case.backward)
         del case
         try:
@@ -316,7 +316,7 @@ def time_all(kernels, dtype=torch.bfloat16):
         flops = 4.0 * count * length * (length + 1) / 2 * heads * dim
         rate = lambda ms, factor=1.0: f"{ms:8.3f} ms {factor * flops / ms / 1e9:6.0f} TF/s"
         print(
-            f"{f'{count} x {length}, {heads}/{kv} heads of {dim}':34} {rate(forward):>22} {queries:9.3f} {keys:9.3f} {narrow:9.3f} "
+            f"{f'{count} x {length}, {heads}/{kv} heads of {dim}':34} {rate(forward):>22} {queries:9.3f} {keys:9.3f} {low_rank:9.3f} "
             f"{rate(backward, 2.5):>22}   {rate(theirs[0])} {rate(theirs[1], 2.5)}   "
             f"ours at {theirs[0] / forward:.2f} and {theirs[1] / backward:.2f} of its rate",
             flush=True,

@@ -38,7 +38,7 @@ class Gated:
         self.kernels, self.rows, self.cols, self.rank, self.dtype = kernels, rows, cols, rank, dtype
         self.sides, self.curve, self.alpha, self.block_rows = sides, curve, 0.75, 128
         self.gate_up, self.dy = make(rows, 2 * cols), make(rows, cols)
-        self.narrow, self.b = make(rows, len(sides) * rank), make(len(sides) * cols, rank) / rank**0.5
+        self.low_rank, self.b = make(rows, len(sides) * rank), make(len(sides) * cols, rank) / rank**0.5
         # What `down`'s adapter gives to the gradient: none, without dropout, or with it.
         self.share, self.dh, self.a = share, make(rows, rank), make(rank, cols) / rank**0.5
         self.row_ids = torch.randperm(rows, device="cuda").int()
@@ -51,14 +51,14 @@ class Gated:
         matrices, narrows = [none, none], [none, none]
         for index, side in enumerate(self.sides):
             matrices[side] = self.b[index * self.cols :]
-            narrows[side] = self.narrow[:, index * self.rank :]
+            narrows[side] = self.low_rank[:, index * self.rank :]
         room = next(room for room in (16, 32, 64) if self.rank <= room)
         name = f"{'gated_grad' if gradient else 'gated'}_{self.curve}_{NAMES[self.dtype]}_{room}"
         wide, stages = (3 if gradient else 2), (2 if gradient and room == 64 else 3)
         shared_bytes = WARPS * stages * (wide * (1024 + room // 16 * 512) + (128 if gradient else 0))
         grid = (-(-self.cols // (WARPS * COLS)), -(-self.rows // self.block_rows))
         args = [self.gate_up, *([self.dy] if gradient else []), *matrices, *narrows, out]
-        args += [self.narrow.shape[1], self.rows, self.cols, self.rank, self.block_rows, self.alpha]
+        args += [self.low_rank.shape[1], self.rows, self.cols, self.rank, self.block_rows, self.alpha]
         if gradient and self.share is None:
             args += [none, none, 0.0, none, none, 0, 0]
         elif gradient:
@@ -96,9 +96,9 @@ class Gated:
             dy = dy + self.share_alpha * (self.dh.double() @ self.a.double()) * (self.mask() if self.share else 1.0)
         gate_up = self.gate_up.double()
         for index, side in enumerate(self.sides):
-            narrow = self.narrow[:, index * self.rank : (index + 1) * self.rank].double()
+            low_rank = self.low_rank[:, index * self.rank : (index + 1) * self.rank].double()
             b = self.b[index * self.cols : (index + 1) * self.cols].double()
-            gate_up[:, side * self.cols : (side + 1) * self.cols] += self.alpha * narrow @ b.T
+            gate_up[:, side * self.cols : (side + 1) * self.cols] += self.alpha * low_rank @ b.T
         gate_up.requires_grad_()
         gate, up = gate_up.split(self.cols, dim=1)
         out = CURVES[self.curve](gate) * up

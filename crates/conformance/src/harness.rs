@@ -57,7 +57,7 @@ pub struct Harness {
 
 impl Harness {
     pub fn new(mut backend: Box<dyn Backend>) -> Self {
-        let arena_bytes = CASE_BYTES_MAX + backend.target().matmul_workspace_bytes;
+        let arena_bytes = CASE_BYTES_MAX + backend.traits().matmul_workspace_bytes;
         backend.allocate(arena_bytes).expect("a small arena");
         let stored = SIXTEEN.map(|format| stores(backend.as_mut(), format));
         assert_eq!(stored[0], stored[1], "{} has one of the sixteen-bit types only", backend.name());
@@ -70,14 +70,14 @@ impl Harness {
     }
 
     pub fn name(&self) -> String {
-        format!("{} ({} workers)", self.backend.name(), self.backend.target().workers)
+        format!("{} ({} workers)", self.backend.name(), self.backend.traits().workers)
     }
 
     /// Runs the operator and gives its outputs, rows that are not in use included.
     pub fn run(&mut self, op: &Op, inputs: &[Tensor], active: Active, placement: &Placement) -> Vec<Tensor> {
         let (input_values, output_values) = describe(op, inputs);
         let io = Io { inputs: input_values.iter().collect(), outputs: output_values.iter().collect() };
-        let workspace_bytes = op.workspace_bytes(&io, &self.backend.target());
+        let workspace_bytes = op.workspace_bytes(&io, &self.backend.traits());
         let layout = Layout::new(op, &io, workspace_bytes, placement);
         let before = layout.image(inputs, active);
         let whole = Region { place: Place::Device, offset: 0, bytes: before.len() };
@@ -106,7 +106,7 @@ impl Harness {
         let ones = Tensor::tokens(rows, cols, vec![1.0; rows * cols]);
         let inputs = [ones, Tensor::row_ids(row_ids.to_vec()), Tensor::rng_key(key)];
         let op = Dropout { p: dropout.p, site: dropout.site }.into();
-        let active = Active { tokens: rows, sequences: 1 };
+        let active = Active::one(rows, 1);
         let outputs = self.run(&op, &inputs, active, &Placement::default());
         outputs[0].f32s().iter().map(|&x| x != 0.0).collect()
     }
@@ -125,7 +125,7 @@ impl MaskSource for Harness {
 /// Whether a backend can add two numbers of a type.
 fn stores(backend: &mut dyn Backend, dtype: DType) -> bool {
     let ones = Tensor::tokens(1, 8, vec![1.0; 8]).stored(dtype);
-    let (op, inputs, active) = (Add.into(), [ones.clone(), ones], Active { tokens: 1, sequences: 1 });
+    let (op, inputs, active) = (Add.into(), [ones.clone(), ones], Active::one(1, 1));
     let (input_values, output_values) = describe(&op, &inputs);
     let io = Io { inputs: input_values.iter().collect(), outputs: output_values.iter().collect() };
     let layout = Layout::new(&op, &io, 0, &Placement::default());
@@ -238,7 +238,7 @@ fn buffer(index: usize, region: Region, value: &Value) -> Buffer {
         slot: None,
         region,
         shape: value.shape,
-        dtype: value.dtype,
+        storage: value.storage,
         extent: value.extent,
     }
 }

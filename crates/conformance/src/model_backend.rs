@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use plimsoll_graph::ops::InnerDropout;
-use plimsoll_graph::{DType, OpRule, Target};
+use plimsoll_graph::{BackendTraits, DType, OpRule};
 use plimsoll_plan::{Buffer, Region, Step};
 use plimsoll_runtime::{Active, Backend, RuntimeError};
 
@@ -45,9 +45,9 @@ impl ModelBackend {
     }
 
     fn store(&mut self, buffer: &Buffer, index: usize, number: f64) {
-        let at = buffer.region.offset + index * buffer.dtype.bytes();
+        let at = buffer.region.offset + index * buffer.dtype().bytes();
         let cut = self.fault == Fault::CutsOff;
-        match buffer.dtype {
+        match buffer.dtype() {
             DType::F64 => self.arena[at..at + 8].copy_from_slice(&number.to_le_bytes()),
             DType::BF16 => self.arena[at..at + 2].copy_from_slice(&nearest(number, cut, bf16::from_f64).to_le_bytes()),
             DType::F16 => self.arena[at..at + 2].copy_from_slice(&nearest(number, cut, f16::from_f64).to_le_bytes()),
@@ -89,7 +89,7 @@ fn value(buffer: &Buffer) -> plimsoll_graph::Value {
     plimsoll_graph::Value {
         name: String::new(),
         shape: buffer.shape,
-        dtype: buffer.dtype,
+        storage: buffer.storage,
         role: plimsoll_graph::Role::Activation,
         extent: buffer.extent,
         layer: None,
@@ -118,8 +118,8 @@ impl Backend for ModelBackend {
         "model"
     }
 
-    fn target(&self) -> Target {
-        Target { workers: 1, partial_rows: 0, matmul_workspace_bytes: 0 }
+    fn traits(&self) -> BackendTraits {
+        BackendTraits { workers: 1, partial_rows: 0, matmul_workspace_bytes: 0 }
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
@@ -129,7 +129,7 @@ impl Backend for ModelBackend {
 
     fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError> {
         let read = match self.fault {
-            Fault::ReadsInactiveRows => Active { tokens: step.inputs[0].shape.rows(), ..active },
+            Fault::ReadsInactiveRows => Active::one(step.inputs[0].shape.rows(), active.streams.main().sequences),
             _ => active,
         };
         let inputs: Vec<Array> = step.inputs.iter().map(|b| self.tensor(b).array(read)).collect();

@@ -33,7 +33,7 @@ pub struct Rounding {
     /// Sums in float32, relative to the largest entry.
     pub sums: f64,
     /// Times an entry is rounded to the sixteen bits it is stored in, relative to itself: once for most operators. Two
-    /// stand for one rounding by chance, which may go to the farther neighbour.
+    /// stand for one rounding stochastically, which may go to the farther neighbour.
     pub stores: f64,
     /// Roundings to sixteen bits of what results are summed up from, such as the chances of attention before they meet
     /// the values, relative to the largest entry.

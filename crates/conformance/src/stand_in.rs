@@ -1,11 +1,11 @@
 //! Sixteen bits without a card: values are stored as asked, arithmetic is the CPU backend's in float32, and every
-//! result is rounded once, by chance where an optimizer does so. It shows that the cases are sound and the tolerances
+//! result is rounded once, stochastically where an optimizer does so. It shows that the cases are sound and the tolerances
 //! within reach; it proves nothing about the kernels of a card, so it steps back where a card was asked for.
 
 use half::{bf16, f16};
 use plimsoll_cpu::CpuBackend;
 use plimsoll_graph::ops::{AdamW, Embed, Sgd};
-use plimsoll_graph::{DType, Op, Target};
+use plimsoll_graph::{BackendTraits, DType, Op};
 use plimsoll_plan::lifetimes::ALIGNMENT;
 use plimsoll_plan::{Buffer, Place, Region, Step};
 use plimsoll_runtime::{Active, Backend, RuntimeError};
@@ -27,7 +27,7 @@ impl StandIn {
     fn widened(&self, buffer: &Buffer) -> Vec<u8> {
         let bytes = &self.arena[buffer.region.offset..buffer.region.end()];
         let pairs = bytes.as_chunks().0.iter();
-        match buffer.dtype {
+        match buffer.dtype() {
             DType::BF16 => pairs.flat_map(|&x| bf16::from_le_bytes(x).to_f32().to_le_bytes()).collect(),
             DType::F16 => pairs.flat_map(|&x| f16::from_le_bytes(x).to_f32().to_le_bytes()).collect(),
             _ => bytes.to_vec(),
@@ -35,15 +35,15 @@ impl StandIn {
     }
 
     /// Puts a result back where it belongs, rounded to its type.
-    fn store(&mut self, buffer: &Buffer, wide: &[u8], by_chance: bool) {
+    fn store(&mut self, buffer: &Buffer, wide: &[u8], stochastic: bool) {
         let floats = wide.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).enumerate();
-        let rounded = floats.map(|(index, x)| if by_chance { chosen(x, buffer.dtype, index) } else { x });
-        let narrow: Vec<u8> = match buffer.dtype {
+        let rounded = floats.map(|(index, x)| if stochastic { chosen(x, buffer.dtype(), index) } else { x });
+        let low_rank: Vec<u8> = match buffer.dtype() {
             DType::BF16 => rounded.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
             DType::F16 => rounded.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
             _ => wide.to_vec(),
         };
-        self.arena[buffer.region.offset..buffer.region.end()].copy_from_slice(&narrow);
+        self.arena[buffer.region.offset..buffer.region.end()].copy_from_slice(&low_rank);
     }
 
     fn reserve(&mut self, bytes: usize) -> Result<(), RuntimeError> {
@@ -75,8 +75,8 @@ fn chosen(x: f32, dtype: DType, index: usize) -> f32 {
     if draw < (x - low) / (high - low) { high } else { low }
 }
 
-/// Whether a result is rounded by chance: what gathers small steps, unless a master copy gathers them.
-fn by_chance(op: &Op, output: usize) -> bool {
+/// Whether a result is rounded stochastically: what gathers small steps, unless a master copy gathers them.
+fn stochastic(op: &Op, output: usize) -> bool {
     match op {
         Op::AdamW(AdamW { master, .. }) | Op::Sgd(Sgd { master, .. }) => output > 0 || !master,
         _ => false,
@@ -101,15 +101,15 @@ fn widen(step: &Step) -> (Step, usize) {
         }
     };
     let mut widen_buffer = |buffer: &Buffer| {
-        let dtype = wide_type(buffer.dtype);
-        let bytes = buffer.region.bytes / buffer.dtype.bytes() * dtype.bytes();
-        Buffer { region: place(buffer.region.offset, bytes), dtype, ..*buffer }
+        let dtype = wide_type(buffer.dtype());
+        let bytes = buffer.region.bytes / buffer.dtype().bytes() * dtype.bytes();
+        Buffer { region: place(buffer.region.offset, bytes), storage: dtype.into(), ..*buffer }
     };
     let inputs = step.inputs.iter().map(&mut widen_buffer).collect();
     let outputs = step.outputs.iter().map(&mut widen_buffer).collect();
     let workspace = step.workspace.map(|region| place(region.offset, region.bytes));
     let op = match &step.op {
-        Op::Embed(embed) => Embed { dtype: wide_type(embed.dtype) }.into(),
+        Op::Embed(embed) => Embed { dtype: wide_type(embed.dtype), scale: 1.0 }.into(),
         op => op.clone(),
     };
     (Step { op, inputs, outputs, workspace, ..step.clone() }, end)
@@ -131,8 +131,8 @@ impl Backend for StandIn {
         "cpu storing sixteen bits"
     }
 
-    fn target(&self) -> Target {
-        self.inner.target()
+    fn traits(&self) -> BackendTraits {
+        self.inner.traits()
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
@@ -155,7 +155,7 @@ impl Backend for StandIn {
         for (index, (outer, inner)) in step.outputs.iter().zip(results).enumerate() {
             let mut bytes = vec![0; inner.region.bytes];
             self.inner.read(inner.region, &mut bytes)?;
-            self.store(outer, &bytes, by_chance(&step.op, index));
+            self.store(outer, &bytes, stochastic(&step.op, index));
         }
         Ok(())
     }

@@ -37,17 +37,17 @@ impl Tensor {
 
     /// One row for each token slot.
     pub fn tokens(rows: usize, cols: usize, data: Vec<f32>) -> Self {
-        Self::new(&[rows, cols], Extent::Tokens, Data::F32(data))
+        Self::new(&[rows, cols], Extent::TOKENS, Data::F32(data))
     }
 
     /// One number for each token slot: tokens, targets, positions.
     pub fn token_ints(data: Vec<i32>) -> Self {
-        Self::new(&[data.len()], Extent::Tokens, Data::I32(data))
+        Self::new(&[data.len()], Extent::TOKENS, Data::I32(data))
     }
 
     /// Row ids for dropout.
     pub fn row_ids(data: Vec<u32>) -> Self {
-        Self::new(&[data.len()], Extent::Tokens, Data::U32(data))
+        Self::new(&[data.len()], Extent::TOKENS, Data::U32(data))
     }
 
     pub fn rng_key(key: [u32; 4]) -> Self {
@@ -61,7 +61,7 @@ impl Tensor {
             ends.push(ends[ends.len() - 1] + *length as i32);
         }
         ends.resize(capacity + 1, 0);
-        Self::new(&[capacity + 1], Extent::Boundaries, Data::I32(ends))
+        Self::new(&[capacity + 1], Extent::BOUNDARIES, Data::I32(ends))
     }
 
     pub fn len(&self) -> usize {
@@ -95,7 +95,7 @@ impl Tensor {
         Value {
             name: String::new(),
             shape: self.shape,
-            dtype: self.dtype(),
+            storage: self.dtype().into(),
             role: Role::Activation,
             extent: self.extent,
             layer: None,
@@ -108,9 +108,9 @@ impl Tensor {
     pub fn active_len(&self, active: Active) -> usize {
         let rows = match self.extent {
             Extent::Fixed => return self.len(),
-            Extent::Tokens => active.tokens,
-            Extent::Sequences => active.sequences,
-            Extent::Boundaries => active.sequences + 1,
+            Extent::Tokens(stream) => active.of(stream).tokens,
+            Extent::Sequences(stream) => active.of(stream).sequences,
+            Extent::Boundaries(stream) => active.of(stream).sequences + 1,
         };
         rows * self.shape.cols()
     }
@@ -148,7 +148,7 @@ impl Tensor {
     }
 
     pub fn from_bytes(value: &Value, bytes: &[u8]) -> Self {
-        let data = match value.dtype {
+        let data = match value.dtype() {
             DType::F32 => Data::F32(elements(bytes, f32::from_le_bytes)),
             DType::F64 => Data::F64(elements(bytes, f64::from_le_bytes)),
             DType::BF16 => Data::BF16(elements(bytes, bf16::from_le_bytes)),
@@ -164,7 +164,7 @@ impl Tensor {
     pub fn from_array(value: &Value, array: &Array) -> Self {
         let mut data: Vec<f32> = array.data.iter().map(|&x| x as f32).collect();
         data.resize(value.shape.elements(), 0.0);
-        Self { shape: value.shape, extent: value.extent, data: Data::F32(data) }.stored(value.dtype)
+        Self { shape: value.shape, extent: value.extent, data: Data::F32(data) }.stored(value.dtype())
     }
 
     /// The float32 tensor rounded to the nearest numbers of a type. The reference and the backends see these, so

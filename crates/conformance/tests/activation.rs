@@ -2,7 +2,7 @@
 
 use plimsoll_conformance::{F32_ELEMENTWISE, F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
 use plimsoll_graph::ops::{
-    Activation, AdapterShare, Adapters, Block, Gated, GatedGrad, InnerDropout, Pointwise, PointwiseGrad,
+    Activation, AdapterShare, Adapters, Columns, Gated, GatedGrad, InnerDropout, Pointwise, PointwiseGrad,
 };
 use plimsoll_runtime::Active;
 
@@ -29,7 +29,7 @@ fn gated() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(50));
     for activation in ALL {
         for (rows, tokens, cols) in SIZES {
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             let gate_up = bent(random, rows, 2 * cols);
             let dy = random.tokens(rows, cols);
             let name = format!("{activation:?} {rows} x {cols}");
@@ -44,7 +44,7 @@ fn pointwise() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(51));
     for activation in ALL {
         for (rows, tokens, cols) in SIZES {
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             let x = bent(random, rows, cols);
             let dy = random.tokens(rows, cols);
             let name = format!("{activation:?} {rows} x {cols}");
@@ -61,7 +61,7 @@ fn near_zero() {
     for activation in ALL {
         let x = Tensor::tokens(40, 25, random.floats(1000, 1.5));
         let dy = random.tokens(40, 25);
-        let active = Active { tokens: 40, sequences: 1 };
+        let active = Active::one(40, 1);
         suite.check("near zero", Pointwise(activation), std::slice::from_ref(&x), active, F32_ELEMENTWISE);
         suite.check("near zero", PointwiseGrad(activation), &[x, dy], active, F32_ELEMENTWISE);
     }
@@ -73,7 +73,7 @@ fn in_sixteen_bits() {
     let once = Rounding::once(F32_ELEMENTWISE);
     for activation in ALL {
         for (rows, tokens, cols) in SIZES {
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             let name = format!("{activation:?} {rows} x {cols}");
             let inputs = [bent(random, rows, 2 * cols), random.tokens(rows, cols)];
             suite.check_sixteen(&name, Gated::new(activation), &inputs[..1], &[0], active, once);
@@ -83,7 +83,7 @@ fn in_sixteen_bits() {
             suite.check_sixteen(&name, PointwiseGrad(activation), &inputs, &[0, 1], active, once);
         }
         let inputs = [Tensor::tokens(40, 25, random.floats(1000, 1.5)), random.tokens(40, 25)];
-        let active = Active { tokens: 40, sequences: 1 };
+        let active = Active::one(40, 1);
         suite.check_sixteen("near zero", Pointwise(activation), &inputs[..1], &[0], active, once);
         suite.check_sixteen("near zero", PointwiseGrad(activation), &inputs, &[0, 1], active, once);
     }
@@ -118,11 +118,11 @@ const ADAPTED: [Adapted; 20] = [
 
 fn adapted_inputs(random: &mut Random, case: Adapted) -> (Adapters, [Tensor; 4]) {
     let (rows, _, cols, rank, blocks) = case;
-    let blocks = blocks.iter().map(|&(start, len)| Block { start, len }).collect();
+    let blocks = blocks.iter().map(|&(start, len)| Columns { start, len }).collect();
     let adapters = Adapters { alpha: -0.375, blocks, total: 2 * cols };
-    let narrow = random.tokens(rows, adapters.blocks.len() * rank);
+    let low_rank = random.tokens(rows, adapters.blocks.len() * rank);
     let b = random.fixed(&[adapters.rows(), rank]);
-    let inputs = [bent(random, rows, 2 * cols), random.tokens(rows, cols), narrow, b];
+    let inputs = [bent(random, rows, 2 * cols), random.tokens(rows, cols), low_rank, b];
     (adapters, inputs)
 }
 
@@ -131,13 +131,13 @@ fn gated_with_adapters() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(54));
     for (index, case) in ADAPTED.into_iter().enumerate() {
         for activation in [ALL[index % 5], ALL[(index + 1) % 5]] {
-            let (adapters, [gate_up, dy, narrow, b]) = adapted_inputs(random, case);
-            let active = Active { tokens: case.1, sequences: 1 };
+            let (adapters, [gate_up, dy, low_rank, b]) = adapted_inputs(random, case);
+            let active = Active::one(case.1, 1);
             let name = format!("{activation:?} {adapters:?} rank {}", case.3);
             let op = Gated { activation, adapters: Some(adapters.clone()) };
-            suite.check(&name, op, &[gate_up.clone(), narrow.clone(), b.clone()], active, F32_SUMS);
+            suite.check(&name, op, &[gate_up.clone(), low_rank.clone(), b.clone()], active, F32_SUMS);
             let op = GatedGrad { adapters: Some(adapters), ..GatedGrad::new(activation) };
-            suite.check(&name, op, &[gate_up, dy, narrow, b], active, F32_SUMS);
+            suite.check(&name, op, &[gate_up, dy, low_rank, b], active, F32_SUMS);
         }
     }
 }
@@ -147,15 +147,15 @@ fn gated_with_adapters_in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(55));
     for (index, case) in ADAPTED.into_iter().enumerate() {
         for activation in [ALL[index % 5], ALL[(index + 1) % 5]] {
-            let (adapters, [gate_up, dy, narrow, b]) = adapted_inputs(random, case);
-            let active = Active { tokens: case.1, sequences: 1 };
+            let (adapters, [gate_up, dy, low_rank, b]) = adapted_inputs(random, case);
+            let active = Active::one(case.1, 1);
             let name = format!("{activation:?} {adapters:?} rank {}", case.3);
             let once = Rounding::once(sums_of(case.3));
             let op = Gated { activation, adapters: Some(adapters.clone()) };
-            let inputs = [gate_up.clone(), narrow.clone(), b.clone()];
+            let inputs = [gate_up.clone(), low_rank.clone(), b.clone()];
             suite.check_sixteen(&name, op, &inputs, &[0, 1, 2], active, once);
             let op = GatedGrad { adapters: Some(adapters), ..GatedGrad::new(activation) };
-            suite.check_sixteen(&name, op, &[gate_up, dy, narrow, b], &[0, 1, 2, 3], active, once);
+            suite.check_sixteen(&name, op, &[gate_up, dy, low_rank, b], &[0, 1, 2, 3], active, once);
         }
     }
 }
@@ -182,7 +182,7 @@ fn gated_gradient_with_a_last_share() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(57));
     for (index, (rows, tokens, cols, rank, share_rank)) in SHARED.into_iter().enumerate() {
         let halves: &[(usize, usize)] = if rank == 0 { &[] } else { &[(0, cols), (cols, cols)] };
-        let blocks: Vec<Block> = halves.iter().map(|&(start, len)| Block { start, len }).collect();
+        let blocks: Vec<Columns> = halves.iter().map(|&(start, len)| Columns { start, len }).collect();
         let adapters = (rank > 0).then(|| Adapters { alpha: 0.75, blocks, total: 2 * cols });
         for dropout in [None, Some(InnerDropout { p: 0.3, site: 5 })] {
             let last_share = Some(AdapterShare { alpha: -1.5, dropout });
@@ -197,7 +197,7 @@ fn gated_gradient_with_a_last_share() {
                 let ids = (0..rows as u32).map(|row| 7 * row + 3).collect();
                 inputs.extend([Tensor::row_ids(ids), Tensor::rng_key([3, 1, 4, 1])]);
             }
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             let name = format!("{rows} x {cols} rank {rank} share of rank {share_rank} {dropout:?}");
             suite.check(&name, op.clone(), &inputs, active, F32_SUMS);
             let once = Rounding::once(sums_of(rank + share_rank));
@@ -209,7 +209,7 @@ fn gated_gradient_with_a_last_share() {
 #[test]
 fn no_tokens_with_adapters() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(56));
-    let (adapters, [gate_up, _, narrow, b]) = adapted_inputs(random, ADAPTED[4]);
+    let (adapters, [gate_up, _, low_rank, b]) = adapted_inputs(random, ADAPTED[4]);
     let op = Gated { activation: Activation::Silu, adapters: Some(adapters) };
-    suite.check("empty", op, &[gate_up, narrow, b], Active { tokens: 0, sequences: 0 }, 0.0);
+    suite.check("empty", op, &[gate_up, low_rank, b], Active::one(0, 0), 0.0);
 }

@@ -1,14 +1,14 @@
-//! Adapters' narrow rows spread over their layers' columns, and gathered from them.
+//! Adapters' low-rank rows spread over their layers' columns, and gathered from them.
 
 use plimsoll_conformance::{F32_SUMS, Random, Rounding, Suite, sums_of};
-use plimsoll_graph::ops::{AdapterUp, AdapterUpGrad, Adapters, Block};
+use plimsoll_graph::ops::{AdapterUp, AdapterUpGrad, Adapters, Columns};
 use plimsoll_runtime::Active;
 
 /// Blocks as (columns left out before it, columns), and columns left out behind the last.
 fn adapters(alpha: f32, blocks: &[(usize, usize)], behind: usize) -> Adapters {
     let mut end = 0;
     let place = |&(before, len): &(usize, usize)| {
-        let block = Block { start: end + before, len };
+        let block = Columns { start: end + before, len };
         end = block.start + len;
         block
     };
@@ -44,7 +44,7 @@ fn up() {
         for alpha in [1.0, -0.375] {
             let adapters = adapters(alpha, blocks, behind);
             let inputs = [random.tokens(rows, blocks.len() * rank), random.fixed(&[adapters.rows(), rank])];
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             suite.check(&format!("{adapters:?} rank {rank}"), AdapterUp(adapters), &inputs, active, F32_SUMS);
         }
     }
@@ -62,7 +62,7 @@ fn gradient() {
                 random.fixed(&[adapters.rows(), rank]),
                 random.fixed(&[adapters.rows(), rank]),
             ];
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             suite.check(&format!("{adapters:?} rank {rank}"), AdapterUpGrad(adapters), &inputs, active, F32_SUMS);
         }
     }
@@ -73,7 +73,7 @@ fn an_empty_micro_batch_adds_nothing() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(42));
     let adapters = adapters(1.0, &[(0, 8), (0, 8)], 0);
     let inputs = [random.tokens(6, 16), random.tokens(6, 8), random.fixed(&[16, 4]), random.fixed(&[16, 4])];
-    suite.check("empty", AdapterUpGrad(adapters), &inputs, Active { tokens: 0, sequences: 0 }, 0.0);
+    suite.check("empty", AdapterUpGrad(adapters), &inputs, Active::one(0, 0), 0.0);
 }
 
 /// In sixteen bits, beside the cases above: ranks with kernels of their own, with and without columns between, rows
@@ -103,7 +103,7 @@ fn up_in_sixteen_bits() {
     for (rows, tokens, rank, blocks, behind) in CASES.into_iter().chain(SIXTEEN_CASES) {
         let adapters = adapters(-0.375, blocks, behind);
         let inputs = [random.tokens(rows, blocks.len() * rank), random.fixed(&[adapters.rows(), rank])];
-        let (name, active) = (format!("{adapters:?} rank {rank}"), Active { tokens, sequences: 1 });
+        let (name, active) = (format!("{adapters:?} rank {rank}"), Active::one(tokens, 1));
         suite.check_sixteen(&name, AdapterUp(adapters), &inputs, &[0, 1], active, Rounding::once(sums_of(rank)));
     }
 }
@@ -117,7 +117,7 @@ fn check_gradient(suite: &mut Suite, random: &mut Random, case: Case, roundings:
         random.fixed(&[adapters.rows(), rank]),
         random.fixed(&[adapters.rows(), rank]),
     ];
-    let (name, active) = (format!("{adapters:?} rank {rank}"), Active { tokens, sequences: 1 });
+    let (name, active) = (format!("{adapters:?} rank {rank}"), Active::one(tokens, 1));
     let once = Rounding::once(sums_of(tokens.max(adapters.total)));
     let op = AdapterUpGrad(adapters);
     // The gradient of the second matrix in float32, then in sixteen bits.

@@ -30,9 +30,9 @@ fn check_in(dtype: DType, suite: &mut Suite, random: &mut Random, case: &Case, s
     let Case { heads, lengths, window, spare } = *case;
     let tokens: usize = lengths.iter().sum();
     let rows = tokens + spare;
-    let active = Active { tokens, sequences: lengths.len() };
+    let active = Active::one(tokens, lengths.len());
     let max_length = lengths.iter().copied().max().unwrap_or(1);
-    let op = Attention { heads, scale: (heads.head_dim as f32).powf(-0.5), window, max_length };
+    let op = Attention::causal(heads, (heads.head_dim as f32).powf(-0.5), window, max_length);
     let qkv = Tensor::tokens(rows, heads.fused_cols(), random.floats(rows * heads.fused_cols(), size)).stored(dtype);
     let boundaries = Tensor::boundaries(lengths, lengths.len() + spare);
     let name = format!("{heads:?}, lengths {lengths:?}, window {window:?}");

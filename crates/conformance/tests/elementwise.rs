@@ -15,7 +15,7 @@ fn add() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(80));
     for (rows, tokens, cols) in SIZES {
         let inputs = [random.tokens(rows, cols), random.tokens(rows, cols)];
-        suite.check("sum", Add, &inputs, Active { tokens, sequences: 1 }, F32_ELEMENTWISE);
+        suite.check("sum", Add, &inputs, Active::one(tokens, 1), F32_ELEMENTWISE);
     }
 }
 
@@ -25,7 +25,7 @@ fn dropout_zeroes_or_scales() {
     for (rows, tokens, cols) in SIZES {
         for p in [0.0, 0.1, 0.5, 0.9] {
             let inputs = [random.tokens(rows, cols), random.row_ids(rows), random.rng_key()];
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             suite.check(&format!("p = {p}"), Dropout { p, site: 7 }, &inputs, active, F32_ELEMENTWISE);
         }
     }
@@ -36,7 +36,7 @@ fn in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(82));
     let once = Rounding::once(F32_ELEMENTWISE);
     for (rows, tokens, cols) in SIZES {
-        let active = Active { tokens, sequences: 1 };
+        let active = Active::one(tokens, 1);
         let inputs = [random.tokens(rows, cols), random.tokens(rows, cols)];
         suite.check_sixteen("sum", Add, &inputs, &[0, 1], active, once);
         for p in [0.0, 0.1, 0.5, 0.9] {
@@ -152,7 +152,7 @@ fn products_use_the_same_mask() {
         for (op, mut inputs) in cases {
             inputs.extend(mask_inputs.clone());
             let kind = op.kind;
-            let active = Active { tokens: rows, sequences: 1 };
+            let active = Active::one(rows, 1);
             let outputs = harness.run(&op.into(), &inputs, active, &Placement::default());
             let kept: Vec<bool> = outputs[0].f32s().iter().map(|&x| x != 0.0).collect();
             assert_eq!(kept, expected, "{kind:?}");

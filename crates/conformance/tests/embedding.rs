@@ -21,9 +21,9 @@ fn lookup() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(60));
     for (words, rows, tokens, cols) in SIZES {
         let inputs = [random.fixed(&[words, cols]), random.token_ints(rows, words)];
-        let active = Active { tokens, sequences: 1 };
+        let active = Active::one(tokens, 1);
         // A copy has no rounding.
-        suite.check(&format!("{words} words"), Embed { dtype: DType::F32 }, &inputs, active, 0.0);
+        suite.check(&format!("{words} words"), Embed { dtype: DType::F32, scale: 1.0 }, &inputs, active, 0.0);
     }
 }
 
@@ -32,8 +32,8 @@ fn gradient_adds_to_what_is_there() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(61));
     for (words, rows, tokens, cols) in SIZES {
         let inputs = [random.tokens(rows, cols), random.token_ints(rows, words), random.fixed(&[words, cols])];
-        let active = Active { tokens, sequences: 1 };
-        suite.check(&format!("{words} words"), EmbedGrad, &inputs, active, F32_SUMS);
+        let active = Active::one(tokens, 1);
+        suite.check(&format!("{words} words"), EmbedGrad { scale: 1.0 }, &inputs, active, F32_SUMS);
     }
 }
 
@@ -41,8 +41,8 @@ fn gradient_adds_to_what_is_there() {
 fn one_word_gets_every_row_and_the_others_none() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(62));
     let inputs = [random.tokens(90, 20), Tensor::token_ints(vec![3; 90]), random.fixed(&[6, 20])];
-    suite.check("one word", EmbedGrad, &inputs, Active { tokens: 90, sequences: 1 }, F32_SUMS);
-    suite.check("no word", EmbedGrad, &inputs, Active { tokens: 0, sequences: 0 }, 0.0);
+    suite.check("one word", EmbedGrad { scale: 1.0 }, &inputs, Active::one(90, 1), F32_SUMS);
+    suite.check("no word", EmbedGrad { scale: 1.0 }, &inputs, Active::one(0, 0), 0.0);
 }
 
 /// A table in sixteen bits is copied; one in float32 is rounded on the way.
@@ -51,11 +51,11 @@ fn lookup_in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(63));
     for dtype in SIXTEEN {
         for (words, rows, tokens, cols) in SIZES {
-            let (name, active) = (format!("{words} words"), Active { tokens, sequences: 1 });
+            let (name, active) = (format!("{words} words"), Active::one(tokens, 1));
             let (table, tokens) = (random.fixed(&[words, cols]), random.token_ints(rows, words));
             let stored = [table.stored(dtype), tokens.clone()];
-            suite.check_stored(&name, Embed { dtype }, &stored, active, Rounding::none(0.0));
-            suite.check_stored(&name, Embed { dtype }, &[table, tokens], active, Rounding::once(0.0));
+            suite.check_stored(&name, Embed { dtype, scale: 1.0 }, &stored, active, Rounding::none(0.0));
+            suite.check_stored(&name, Embed { dtype, scale: 1.0 }, &[table, tokens], active, Rounding::once(0.0));
         }
     }
 }
@@ -65,10 +65,10 @@ fn gradient_in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(64));
     for (words, rows, tokens, cols) in SIZES {
         let inputs = [random.tokens(rows, cols), random.token_ints(rows, words), random.fixed(&[words, cols])];
-        let active = Active { tokens, sequences: 1 };
+        let active = Active::one(tokens, 1);
         for stored in [&[0][..], &[0, 2]] {
             let rounding = Rounding::once(sums_of(tokens));
-            suite.check_sixteen(&format!("{words} words"), EmbedGrad, &inputs, stored, active, rounding);
+            suite.check_sixteen(&format!("{words} words"), EmbedGrad { scale: 1.0 }, &inputs, stored, active, rounding);
         }
     }
 }

@@ -57,7 +57,7 @@ fn inputs(random: &mut Random, op: &Linear, size: Size) -> Vec<Tensor> {
 
 fn check(suite: &mut Suite, random: &mut Random, op: Linear, size: Size) {
     let inputs = inputs(random, &op, size);
-    let active = Active { tokens: size.tokens, sequences: 1 };
+    let active = Active::one(size.tokens, 1);
     suite.check(&format!("{size:?}"), op, &inputs, active, F32_SUMS);
 }
 
@@ -142,7 +142,7 @@ fn an_empty_micro_batch_adds_nothing() {
     let size = size(6, 0, 5, 4);
     check(suite, random, Linear { kind: LinearKind::WeightGrad, dest: Dest::Accumulate, ..Linear::forward() }, size);
     let inputs = [random.tokens(6, 4), random.fixed(&[4])];
-    suite.check("empty", BiasGrad { cols: None }, &inputs, Active { tokens: 0, sequences: 0 }, 0.0);
+    suite.check("empty", BiasGrad { cols: None }, &inputs, Active::one(0, 0), 0.0);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn bias_gradient() {
         for cols in columns(size.out) {
             let wide = cols.map_or(size.out, |c| c.total);
             let inputs = [random.tokens(size.rows, wide), random.fixed(&[size.out])];
-            let active = Active { tokens: size.tokens, sequences: 1 };
+            let active = Active::one(size.tokens, 1);
             suite.check(&format!("{size:?}"), BiasGrad { cols }, &inputs, active, F32_SUMS);
         }
     }
@@ -167,7 +167,7 @@ fn check_sixteen(
     roundings: impl Fn(Rounding) -> Rounding,
 ) {
     let inputs = inputs(random, op, size);
-    let active = Active { tokens: size.tokens, sequences: 1 };
+    let active = Active::one(size.tokens, 1);
     let terms = match op.kind {
         LinearKind::Forward => size.features,
         LinearKind::InputGrad => size.out,
@@ -223,7 +223,7 @@ fn biases_of_sixteen_bit_products() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(17));
     for size in SIZES {
         let op = Linear { bias: true, ..Linear::forward() };
-        let (inputs, active) = (inputs(random, &op, size), Active { tokens: size.tokens, sequences: 1 });
+        let (inputs, active) = (inputs(random, &op, size), Active::one(size.tokens, 1));
         let rounding = Rounding::once(sums_of(size.features)).within(1.0);
         suite.check_sixteen(&format!("{size:?}"), op, &inputs, &[0, 1], active, rounding);
         for cols in columns(size.out) {
@@ -254,13 +254,13 @@ fn dropout_in_runs_of_sixteen_bit_rows() {
 
 const RANKS: [usize; 8] = [4, 8, 12, 16, 24, 32, 48, 64];
 const WIDES: [usize; 6] = [8, 72, 264, 1000, 1536, 4096];
-const NARROW_ROWS: [usize; 7] = [1, 7, 33, 130, 513, 1000, 4095];
+const LOW_RANK_ROWS: [usize; 7] = [1, 7, 33, 130, 513, 1000, 4095];
 /// The reference multiplies one number at a time; larger cases are few and named.
 const WIDE_ELEMENTS_MAX: usize = 300_000;
 
 /// The products of an adapter's first matrix: few rows of weights. Masks cost no rounding there, for what is kept is
 /// scaled with the result.
-fn check_narrow(
+fn check_low_rank(
     suite: &mut Suite,
     random: &mut Random,
     rank: usize,
@@ -286,9 +286,9 @@ fn small_ranks() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(19));
     for (i, rank) in RANKS.into_iter().enumerate() {
         for (j, wide) in WIDES.into_iter().enumerate() {
-            let turn = (0..7).map(|k| NARROW_ROWS[(i + 3 * j + 2 * k) % 7]);
+            let turn = (0..7).map(|k| LOW_RANK_ROWS[(i + 3 * j + 2 * k) % 7]);
             let rows = turn.into_iter().find(|rows| rows * wide <= WIDE_ELEMENTS_MAX).expect("one row fits");
-            check_narrow(suite, random, rank, wide, rows, DROPOUTS[(i + j) % 2]);
+            check_low_rank(suite, random, rank, wide, rows, DROPOUTS[(i + j) % 2]);
         }
     }
 }
@@ -298,8 +298,8 @@ fn small_ranks() {
 fn small_ranks_of_many_rows() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(20));
     for (rank, wide) in [(4, 72), (16, 72), (24, 8), (64, 72)] {
-        for rows in NARROW_ROWS {
-            check_narrow(suite, random, rank, wide, rows, DROPOUTS[1]);
+        for rows in LOW_RANK_ROWS {
+            check_low_rank(suite, random, rank, wide, rows, DROPOUTS[1]);
         }
     }
 }
@@ -311,7 +311,7 @@ fn small_ranks_of_real_layers() {
     for (rank, wide, rows, dropout) in
         [(16, 4096, 513, DROPOUTS[1]), (64, 1536, 1000, DROPOUTS[0]), (8, 1000, 4095, DROPOUTS[1])]
     {
-        check_narrow(suite, random, rank, wide, rows, dropout);
+        check_low_rank(suite, random, rank, wide, rows, dropout);
     }
 }
 
@@ -320,8 +320,8 @@ fn small_ranks_of_real_layers() {
 fn few_rows_of_wide_layers() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(22));
     for rows in [1, 2, 8, 16, 24] {
-        check_narrow(suite, random, 16, 4096, rows, DROPOUTS[1]);
-        check_narrow(suite, random, 32, 1536, rows, DROPOUTS[0]);
+        check_low_rank(suite, random, 16, 4096, rows, DROPOUTS[1]);
+        check_low_rank(suite, random, 32, 1536, rows, DROPOUTS[0]);
         for (kind, dest) in [
             (LinearKind::Forward, Dest::Fresh),
             (LinearKind::Forward, Dest::Accumulate),

@@ -55,9 +55,15 @@ fn every_flag_and_chunking() {
                 for grad in GRADS {
                     let targets = targets(random, rows, words);
                     let inputs = inputs(random, [rows, cols, words], targets, grad);
-                    let active = Active { tokens, sequences: 1 };
+                    let active = Active::one(tokens, 1);
                     let name = format!("{rows} x {cols}, {words} words");
-                    suite.check(&name, VocabLoss { softcap, chunks, grad }, &inputs, active, CANCELLING);
+                    suite.check(
+                        &name,
+                        VocabLoss { grad, ..VocabLoss::new(softcap, chunks) },
+                        &inputs,
+                        active,
+                        CANCELLING,
+                    );
                 }
             }
         }
@@ -78,8 +84,8 @@ fn long_runs_of_ignored_targets() {
         for chunks in [1, 5] {
             for grad in GRADS {
                 let inputs = inputs(random, [rows, cols, words], targets.clone(), grad);
-                let op = VocabLoss { softcap: None, chunks, grad };
-                suite.check(&format!("{answers:?}"), op, &inputs, Active { tokens: 690, sequences: 4 }, F32_SUMS);
+                let op = VocabLoss { grad, ..VocabLoss::new(None, chunks) };
+                suite.check(&format!("{answers:?}"), op, &inputs, Active::one(690, 4), F32_SUMS);
             }
         }
     }
@@ -99,8 +105,8 @@ fn ignored_targets() {
     for (name, targets) in cases {
         for grad in GRADS {
             let inputs = inputs(random, [rows, cols, words], targets.clone(), grad);
-            let op = VocabLoss { softcap: None, chunks: 3, grad };
-            suite.check(name, op, &inputs, Active { tokens: rows, sequences: 2 }, F32_SUMS);
+            let op = VocabLoss { grad, ..VocabLoss::new(None, 3) };
+            suite.check(name, op, &inputs, Active::one(rows, 2), F32_SUMS);
         }
     }
 }
@@ -114,13 +120,7 @@ fn large_logits() {
     let mut inputs = inputs(random, [10, 16, 40], targets, grad);
     inputs[0] = Tensor::tokens(10, 16, random.floats(160, 60.0));
     for softcap in [None, Some(30.0)] {
-        suite.check(
-            "large",
-            VocabLoss { softcap, chunks: 2, grad },
-            &inputs,
-            Active { tokens: 10, sequences: 1 },
-            F32_SUMS,
-        );
+        suite.check("large", VocabLoss { grad, ..VocabLoss::new(softcap, 2) }, &inputs, Active::one(10, 1), F32_SUMS);
     }
 }
 
@@ -129,13 +129,7 @@ fn an_empty_micro_batch_adds_nothing() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(73));
     let grad = Some(LossGrad { weight: true });
     let inputs = inputs(random, [6, 8, 10], vec![1; 6], grad);
-    suite.check(
-        "empty",
-        VocabLoss { softcap: None, chunks: 2, grad },
-        &inputs,
-        Active { tokens: 0, sequences: 0 },
-        0.0,
-    );
+    suite.check("empty", VocabLoss { grad, ..VocabLoss::new(None, 2) }, &inputs, Active::one(0, 0), 0.0);
 }
 
 #[test]
@@ -149,7 +143,7 @@ fn last_logits() {
                 let (cols, words) = (19, 45);
                 let boundaries = Tensor::boundaries(lengths, lengths.len() + spare);
                 let inputs = [random.tokens(tokens + spare, cols), random.fixed(&[words, cols]), boundaries];
-                let active = Active { tokens, sequences: lengths.len() };
+                let active = Active::one(tokens, lengths.len());
                 let op = LastLogits { softcap, sequences: lengths.len() + spare };
                 suite.check(&format!("{lengths:?}"), op, &inputs, active, F32_SUMS);
             }
@@ -181,8 +175,8 @@ fn every_flag_and_chunking_in_sixteen_bits() {
                     let targets = targets(random, rows, words);
                     let inputs = inputs(random, [rows, cols, words], targets, grad);
                     let name = format!("{rows} x {cols}, {words} words");
-                    let op = VocabLoss { softcap, chunks, grad };
-                    check_sixteen(suite, &name, &op, &inputs, Active { tokens, sequences: 1 });
+                    let op = VocabLoss { grad, ..VocabLoss::new(softcap, chunks) };
+                    check_sixteen(suite, &name, &op, &inputs, Active::one(tokens, 1));
                 }
             }
         }
@@ -197,8 +191,8 @@ fn ignored_targets_in_sixteen_bits() {
     for (name, targets) in [("all", vec![-100; rows]), ("all but one", some)] {
         for grad in GRADS {
             let inputs = inputs(random, [rows, cols, words], targets.clone(), grad);
-            let op = VocabLoss { softcap: None, chunks: 3, grad };
-            check_sixteen(suite, name, &op, &inputs, Active { tokens: rows, sequences: 2 });
+            let op = VocabLoss { grad, ..VocabLoss::new(None, 3) };
+            check_sixteen(suite, name, &op, &inputs, Active::one(rows, 2));
         }
     }
 }
@@ -211,8 +205,8 @@ fn large_logits_in_sixteen_bits() {
     let mut inputs = inputs(random, [10, 16, 40], targets, grad);
     inputs[0] = Tensor::tokens(10, 16, random.floats(160, 60.0));
     for softcap in [None, Some(30.0)] {
-        let op = VocabLoss { softcap, chunks: 2, grad };
-        check_sixteen(suite, "large", &op, &inputs, Active { tokens: 10, sequences: 1 });
+        let op = VocabLoss { grad, ..VocabLoss::new(softcap, 2) };
+        check_sixteen(suite, "large", &op, &inputs, Active::one(10, 1));
     }
 }
 
@@ -225,7 +219,7 @@ fn last_logits_in_sixteen_bits() {
             let tokens: usize = lengths.iter().sum();
             let boundaries = Tensor::boundaries(lengths, lengths.len() + 3);
             let inputs = [random.tokens(tokens + 3, cols), random.fixed(&[words, cols]), boundaries];
-            let active = Active { tokens, sequences: lengths.len() };
+            let active = Active::one(tokens, lengths.len());
             let op = LastLogits { softcap, sequences: lengths.len() + 3 };
             // Logits are float32.
             let rounding = Rounding::none(sums_of(cols));

@@ -25,7 +25,7 @@ impl Site {
     }
 
     fn active(&self) -> Active {
-        Active { tokens: self.ids.len(), sequences: 1 }
+        Active::one(self.ids.len(), 1)
     }
 
     /// What `cpu/src/mask.rs` says an element is multiplied by.

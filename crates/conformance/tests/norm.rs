@@ -32,7 +32,7 @@ fn rms_norm() {
             if weight {
                 inputs.push(random.fixed(&[cols]));
             }
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             suite.check("rows", RmsNorm { eps: EPS, weight, residual }, &inputs, active, F32_SUMS);
         }
     }
@@ -45,7 +45,7 @@ fn rms_norm_of_small_and_large_rows() {
     for size in [0.0, 1e-6, 1e-3, 1e4] {
         let x = Tensor::tokens(4, 24, random.floats(96, size));
         let op = RmsNorm { eps: EPS, weight: false, residual: false };
-        suite.check(&format!("features of {size}"), op, &[x], Active { tokens: 4, sequences: 1 }, F32_SUMS);
+        suite.check(&format!("features of {size}"), op, &[x], Active::one(4, 1), F32_SUMS);
     }
 }
 
@@ -53,7 +53,7 @@ fn rms_norm_of_small_and_large_rows() {
 fn rms_norm_gradient() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(22));
     for (rows, tokens, cols) in SIZES {
-        let active = Active { tokens, sequences: 1 };
+        let active = Active::one(tokens, 1);
         for (weight, weight_grad) in [(false, false), (true, false), (true, true)] {
             for accumulate in [false, true] {
                 let x = random.tokens(rows, cols);
@@ -98,7 +98,7 @@ fn head_norm() {
             if weight {
                 inputs.extend([random.fixed(&[heads.head_dim]), random.fixed(&[heads.head_dim])]);
             }
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             suite.check(&format!("{heads:?}"), HeadNorm { heads, eps: EPS, weight }, &inputs, active, F32_SUMS);
         }
     }
@@ -108,7 +108,7 @@ fn head_norm() {
 fn head_norm_gradient() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(24));
     for (heads, rows, tokens) in head_cases() {
-        let active = Active { tokens, sequences: 1 };
+        let active = Active::one(tokens, 1);
         for (weight, weight_grad) in [(false, false), (true, false), (true, true)] {
             let qkv = random.tokens(rows, heads.fused_cols());
             let rstd = saved(HeadNorm { heads, eps: EPS, weight: false }, std::slice::from_ref(&qkv), active).remove(1);
@@ -134,7 +134,7 @@ fn rms_norm_in_sixteen_bits() {
     // The norm is that of the residual sum as it is stored, so the sum's rounding is in it too.
     let of_sum = Rounding::once(F32_SUMS).stores(2.0).within(1.0).apart(&[0]);
     for (rows, tokens, cols) in sixteen_sizes() {
-        let active = Active { tokens, sequences: 1 };
+        let active = Active::one(tokens, 1);
         for (weight, residual) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut inputs = vec![random.tokens(rows, cols)];
             inputs.extend(residual.then(|| random.tokens(rows, cols)));
@@ -152,7 +152,7 @@ fn rms_norm_of_small_and_large_rows_in_sixteen_bits() {
     for size in [0.0, 1e-6, 1e-3, 1e4] {
         let inputs = [Tensor::tokens(4, 24, random.floats(96, size))];
         let op = RmsNorm { eps: EPS, weight: false, residual: false };
-        let active = Active { tokens: 4, sequences: 1 };
+        let active = Active::one(4, 1);
         suite.check_sixteen(&format!("features of {size}"), op, &inputs, &[0], active, Rounding::once(F32_SUMS));
     }
 }
@@ -161,7 +161,7 @@ fn rms_norm_of_small_and_large_rows_in_sixteen_bits() {
 fn rms_norm_gradient_in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(27));
     for (dtype, (rows, tokens, cols)) in SIXTEEN.into_iter().flat_map(|d| sixteen_sizes().map(move |size| (d, size))) {
-        let active = Active { tokens, sequences: 1 };
+        let active = Active::one(tokens, 1);
         // Without a gradient of the weight, with one in float32, and with one in sixteen bits.
         for (weight, gradient) in [(false, None), (true, None), (true, Some(DType::F32)), (true, Some(dtype))] {
             for accumulate in [false, true] {
@@ -187,7 +187,7 @@ fn head_norms_in_sixteen_bits() {
     for (dtype, (heads, rows, tokens)) in
         SIXTEEN.into_iter().flat_map(|d| head_cases().into_iter().map(move |c| (d, c)))
     {
-        let (name, active) = (format!("{heads:?}"), Active { tokens, sequences: 1 });
+        let (name, active) = (format!("{heads:?}"), Active::one(tokens, 1));
         for (weight, gradient) in [(false, None), (true, None), (true, Some(DType::F32)), (true, Some(dtype))] {
             let weights = || if weight { 2 } else { 0 };
             let mut inputs = vec![random.tokens(rows, heads.fused_cols()).stored(dtype)];

@@ -9,7 +9,7 @@ use plimsoll_runtime::Active;
 const LENGTHS: [usize; 6] = [1, 7, 16, 63, 1000, 70_001];
 
 /// Optimizers do not care how full a micro-batch was.
-const ACTIVE: Active = Active { tokens: 0, sequences: 0 };
+const ACTIVE: Active = Active::one(0, 0);
 
 const ADAMW: AdamW = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, master: false };
 
@@ -193,11 +193,11 @@ fn kinds() -> impl Iterator<Item = (DType, DType, DType, bool)> {
     SIXTEEN.into_iter().flat_map(types).flat_map(|(p, g, state)| [false, true].map(|master| (p, g, state, master)))
 }
 
-/// With a master copy the parameter is its nearest neighbour; what gathers steps in sixteen bits is rounded by chance,
+/// With a master copy the parameter is its nearest neighbour; what gathers steps in sixteen bits is rounded stochastically,
 /// to the farther neighbour if need be.
 fn gathered(state: DType, master: bool) -> Rounding {
-    let by_chance = !master || state == DType::BF16;
-    Rounding::once(F32_ELEMENTWISE).stores(if by_chance { 2.0 } else { 1.0 })
+    let stochastic = !master || state == DType::BF16;
+    Rounding::once(F32_ELEMENTWISE).stores(if stochastic { 2.0 } else { 1.0 })
 }
 
 #[test]
@@ -252,9 +252,9 @@ fn global_norm_of_sixteen_bit_gradients() {
 }
 
 /// Steps far smaller than the distance between neighbours: to the nearest, every one of them would be lost, and moments
-/// would stand still. By chance they are kept on average, within five standard deviations of so many draws.
+/// would stand still. Stochastic rounding keeps them on average, within five standard deviations of so many draws.
 #[test]
-fn roundings_by_chance_lose_nothing_on_average() {
+fn stochastic_roundings_lose_nothing_on_average() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(99));
     let len = 40_000;
     for harness in suite.all_harnesses().filter(|harness| harness.stores_sixteen()) {

@@ -32,7 +32,7 @@ fn turns_queries_and_keys_only() {
         for inverse in [false, true] {
             let inputs =
                 [random.tokens(rows, heads.fused_cols()), table(50, heads.head_dim), random.token_ints(rows, 50)];
-            let active = Active { tokens, sequences: 1 };
+            let active = Active::one(tokens, 1);
             suite.check(&format!("{heads:?}"), Rope { heads, inverse }, &inputs, active, F32_ELEMENTWISE);
         }
     }
@@ -43,7 +43,7 @@ fn there_and_back_is_where_it_was() {
     let random = &mut Random::new(31);
     for harness in Suite::new().harnesses() {
         let heads = Heads { query: 4, kv: 2, head_dim: 16 };
-        let active = Active { tokens: 12, sequences: 1 };
+        let active = Active::one(12, 1);
         let [qkv, table, positions] = [random.tokens(12, heads.fused_cols()), table(99, 16), random.token_ints(12, 99)];
         let forward = Rope { heads, inverse: false }.into();
         let inputs = [qkv.clone(), table.clone(), positions.clone()];
@@ -63,7 +63,7 @@ fn turns_sixteen_bit_rows() {
         for inverse in [false, true] {
             let inputs =
                 [random.tokens(rows, heads.fused_cols()), table(50, heads.head_dim), random.token_ints(rows, 50)];
-            let (active, rounding) = (Active { tokens, sequences: 1 }, Rounding::once(F32_ELEMENTWISE));
+            let (active, rounding) = (Active::one(tokens, 1), Rounding::once(F32_ELEMENTWISE));
             suite.check_sixteen(&format!("{heads:?}"), Rope { heads, inverse }, &inputs, &[0], active, rounding);
         }
     }

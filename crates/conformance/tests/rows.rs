@@ -22,7 +22,7 @@ const LENGTHS: [&[usize]; 9] = [
 const SIZES: [(usize, usize); 7] = [(1, 0), (3, 2), (7, 1), (8, 3), (64, 0), (131, 5), (1100, 2)];
 
 fn active(lengths: &[usize]) -> Active {
-    Active { tokens: lengths.iter().sum(), sequences: lengths.len() }
+    Active::one(lengths.iter().sum(), lengths.len())
 }
 
 fn boundaries(lengths: &[usize], spare: usize) -> Tensor {
@@ -30,7 +30,7 @@ fn boundaries(lengths: &[usize], spare: usize) -> Tensor {
 }
 
 fn sequence_rows(random: &mut Random, rows: usize, cols: usize) -> Tensor {
-    Tensor::new(&[rows, cols], Extent::Sequences, Data::F32(random.floats(rows * cols, 1.0)))
+    Tensor::new(&[rows, cols], Extent::SEQUENCES, Data::F32(random.floats(rows * cols, 1.0)))
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn rows_of_last_tokens() {
     for lengths in LENGTHS {
         let (name, active) = (format!("{lengths:?}"), active(lengths));
         for (cols, spare) in SIZES {
-            let inputs = [random.tokens(active.tokens + spare, cols), boundaries(lengths, spare)];
+            let inputs = [random.tokens(active.streams.main().tokens + spare, cols), boundaries(lengths, spare)];
             suite.check(&name, LastRows, &inputs, active, 0.0);
             suite.check_sixteen(&name, LastRows, &inputs, &[0], active, Rounding::none(0.0));
         }
@@ -53,9 +53,9 @@ fn ids_of_last_tokens() {
     for lengths in LENGTHS {
         let (name, active) = (format!("{lengths:?}"), active(lengths));
         for spare in [0, 3] {
-            let ids = random.row_ids(active.tokens + spare);
+            let ids = random.row_ids(active.streams.main().tokens + spare);
             suite.check(&name, LastRows, &[ids, boundaries(lengths, spare)], active, 0.0);
-            let ids = random.token_ints(active.tokens + spare, 1 << 30);
+            let ids = random.token_ints(active.streams.main().tokens + spare, 1 << 30);
             suite.check(&name, LastRows, &[ids, boundaries(lengths, spare)], active, 0.0);
         }
     }
@@ -68,7 +68,7 @@ fn gradient_is_zero_at_all_other_tokens() {
         let (name, active) = (format!("{lengths:?}"), active(lengths));
         for (cols, spare) in SIZES {
             let inputs = [sequence_rows(random, lengths.len() + spare, cols), boundaries(lengths, spare)];
-            let op = LastRowsGrad { tokens: active.tokens + spare };
+            let op = LastRowsGrad { tokens: active.streams.main().tokens + spare };
             suite.check(&name, op.clone(), &inputs, active, 0.0);
             suite.check_sixteen(&name, op, &inputs, &[0], active, Rounding::none(0.0));
         }
@@ -78,7 +78,7 @@ fn gradient_is_zero_at_all_other_tokens() {
 #[test]
 fn an_empty_micro_batch_has_no_rows() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(93));
-    let active = Active { tokens: 0, sequences: 0 };
+    let active = Active::one(0, 0);
     suite.check("empty", LastRows, &[random.tokens(6, 8), boundaries(&[3, 3], 0)], active, 0.0);
     let inputs = [sequence_rows(random, 2, 8), boundaries(&[3, 3], 0)];
     suite.check("empty", LastRowsGrad { tokens: 6 }, &inputs, active, 0.0);

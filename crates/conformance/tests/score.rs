@@ -13,7 +13,7 @@ fn f64s(data: Vec<f64>) -> Tensor {
 
 /// One row for each sequence.
 fn hidden(sequences: usize, cols: usize, data: Vec<f32>) -> Tensor {
-    Tensor::new(&[sequences, cols], Extent::Sequences, Data::F32(data))
+    Tensor::new(&[sequences, cols], Extent::SEQUENCES, Data::F32(data))
 }
 
 /// `spare` sequences are planned for and not in use.
@@ -35,7 +35,7 @@ fn inputs(random: &mut Random, lengths: &[usize], cols: usize, spare: usize, gra
 }
 
 fn check(suite: &mut Suite, name: &str, lengths: &[usize], inputs: &[Tensor], grad: Option<LossGrad>) {
-    let active = Active { tokens: lengths.iter().sum(), sequences: lengths.len() };
+    let active = Active::one(lengths.iter().sum(), lengths.len());
     suite.check(name, PairLoss { grad }, inputs, active, F32_SUMS);
 }
 
@@ -95,7 +95,7 @@ fn an_empty_micro_batch_adds_nothing() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(84));
     let grad = Some(LossGrad { weight: true });
     let inputs = inputs(random, &[3, 3], 8, 0, grad);
-    suite.check("empty", PairLoss { grad }, &inputs, Active { tokens: 0, sequences: 0 }, 0.0);
+    suite.check("empty", PairLoss { grad }, &inputs, Active::one(0, 0), 0.0);
 }
 
 /// Loss and statistics are not rounded to anything.
@@ -107,7 +107,7 @@ fn in_sixteen_bits() {
         for (cols, spare) in [(1, 0), (7, 3), (64, 0), (131, 5), (1100, 2)] {
             for grad in GRADS {
                 let inputs = inputs(random, lengths, cols, spare, grad);
-                let active = Active { tokens: lengths.iter().sum(), sequences: lengths.len() };
+                let active = Active::one(lengths.iter().sum(), lengths.len());
                 let (name, rounding) = (format!("{lengths:?} x {cols}"), Rounding::once(sums_of(cols)));
                 suite.check_sixteen(&name, PairLoss { grad }, &inputs, &[0, 1], active, rounding);
                 if grad.is_some_and(|grad| grad.weight) {
@@ -124,6 +124,6 @@ fn large_differences_in_sixteen_bits() {
     let lengths = [2; 20];
     let mut inputs = inputs(random, &lengths, 16, 0, GRADS[2]);
     inputs[0] = hidden(20, 16, random.floats(320, 300.0));
-    let active = Active { tokens: 40, sequences: 20 };
+    let active = Active::one(40, 20);
     suite.check_sixteen("large", PairLoss { grad: GRADS[2] }, &inputs, &[0, 1], active, Rounding::once(F32_SUMS));
 }

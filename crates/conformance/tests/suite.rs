@@ -11,7 +11,7 @@ use plimsoll_runtime::Active;
 fn passes(fault: Fault) -> Result<(), String> {
     let random = &mut Random::new(1);
     let mut suite = Suite::over(vec![Box::new(ModelBackend::new(fault))]);
-    let active = Active { tokens: 3, sequences: 1 };
+    let active = Active::one(3, 1);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let inputs = [random.tokens(5, 6), random.fixed(&[4, 6])];
         suite.check("product", Linear::forward(), &inputs, active, F32_SUMS);
@@ -26,7 +26,7 @@ fn passes(fault: Fault) -> Result<(), String> {
 fn passes_in_sixteen_bits(fault: Fault) -> Result<(), String> {
     let random = &mut Random::new(2);
     let mut suite = Suite::over(vec![Box::new(ModelBackend::new(fault))]);
-    let active = Active { tokens: 3, sequences: 1 };
+    let active = Active::one(3, 1);
     let once = Rounding::once(F32_SUMS);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let inputs = [random.tokens(5, 6), random.fixed(&[4, 6])];
@@ -81,7 +81,7 @@ fn a_case_that_ran_nowhere_does_not_pass() {
     assert_eq!(suite.coverage(), [vec![], vec!["cpu (1 workers)".to_owned()]]);
     let random = &mut Random::new(3);
     let inputs = [random.tokens(2, 8), random.fixed(&[3, 8])];
-    let active = Active { tokens: 2, sequences: 1 };
+    let active = Active::one(2, 1);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         suite.check_sixteen("nowhere", Linear::forward(), &inputs, &[0, 1], active, Rounding::once(F32_SUMS));
     }));

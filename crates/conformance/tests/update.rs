@@ -4,12 +4,12 @@
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
 use plimsoll_conformance::{F32_ELEMENTWISE, Random, backends, compare};
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
-use plimsoll_graph::{Class, DType, Extent, Io, Op, OpRule, Phase, Role, Shape, SlotId, Value, ValueId};
+use plimsoll_graph::{Class, DType, Extent, Io, Op, OpRule, Phase, Role, ScheduleId, Shape, SlotId, Value, ValueId};
 use plimsoll_plan::lifetimes::ALIGNMENT;
 use plimsoll_plan::{Buffer, Lane, Place, Region, Step};
-use plimsoll_runtime::{Active, Backend, Run};
+use plimsoll_runtime::{Active, Backend};
 
-const ACTIVE: Active = Active { tokens: 0, sequences: 0 };
+const ACTIVE: Active = Active::one(0, 0);
 const TENSORS: usize = 300;
 /// Between buffers lies as much as this, so that a stray write is seen.
 const GUARD_BYTES: usize = 64;
@@ -35,7 +35,7 @@ fn value(len: usize, dtype: DType) -> Value {
     Value {
         name: String::new(),
         shape: Shape::new(&[len]),
-        dtype,
+        storage: dtype.into(),
         role: Role::Activation,
         extent: Extent::Fixed,
         layer: None,
@@ -55,7 +55,7 @@ fn stored(numbers: &[f32], dtype: DType) -> Vec<u8> {
 
 fn numbers_of(image: &[u8], buffer: &Buffer) -> Array {
     let bytes = &image[buffer.region.offset..buffer.region.end()];
-    let data = match buffer.dtype {
+    let data = match buffer.dtype() {
         DType::F32 => bytes.as_chunks().0.iter().map(|&x| f64::from(f32::from_le_bytes(x))).collect(),
         _ => bytes.as_chunks().0.iter().map(|&[a, b]| f64::from(f32::from_le_bytes([0, 0, a, b]))).collect(),
     };
@@ -74,7 +74,7 @@ impl Layout {
         let region = self.place(bytes.len());
         self.image[region.offset..].copy_from_slice(&bytes);
         let shape = Shape::new(&[numbers.len()]);
-        Buffer { value: ValueId(0), slot: None, region, shape, dtype, extent: Extent::Fixed }
+        Buffer { value: ValueId(0), slot: None, region, shape, storage: dtype.into(), extent: Extent::Fixed }
     }
 
     fn push(&mut self, op: Op, inputs: Vec<Buffer>, outputs: Vec<Buffer>, workspace: Option<Region>) {
@@ -127,9 +127,9 @@ impl Layout {
     fn push_norm(&mut self, clip: Buffer, gradients: &[Buffer], backend: &dyn Backend) {
         let op: Op = GlobalNorm { max_norm: Some(2.0) }.into();
         let inputs = [&[clip], gradients].concat();
-        let values: Vec<Value> = inputs.iter().map(|b| value(b.shape.elements(), b.dtype)).collect();
+        let values: Vec<Value> = inputs.iter().map(|b| value(b.shape.elements(), b.dtype())).collect();
         let io = Io { inputs: values.iter().collect(), outputs: vec![&values[0]] };
-        let scratch = self.place(op.workspace_bytes(&io, &backend.target()));
+        let scratch = self.place(op.workspace_bytes(&io, &backend.traits()));
         self.image[scratch.offset..].fill(0xFF);
         self.workspace = Some(scratch);
         self.push(op, inputs, vec![clip], Some(scratch));
@@ -165,7 +165,7 @@ impl Layout {
             }
             for (output, (buffer, want)) in step.outputs.iter().zip(&expected).enumerate() {
                 let got = numbers_of(image, buffer);
-                let fault = match buffer.dtype {
+                let fault = match buffer.dtype() {
                     DType::F32 => compare(&got, want, F32_ELEMENTWISE).err(),
                     _ => no_neighbour(&got, want),
                 };
@@ -185,7 +185,7 @@ fn no_neighbour(got: &Array, want: &Array) -> Option<String> {
 }
 
 fn check(case: &Case, mut backend: Box<dyn Backend>) {
-    let place = format!("{} on {} ({} workers)", case.name, backend.name(), backend.target().workers);
+    let place = format!("{} on {} ({} workers)", case.name, backend.name(), backend.traits().workers);
     let backend = backend.as_mut();
     let layout = Layout::new(case, backend);
     backend.allocate(layout.image.len()).expect("an arena");
@@ -199,7 +199,7 @@ fn check(case: &Case, mut backend: Box<dyn Backend>) {
     // Where schedules are recorded: as it comes, while it is recorded, from the recording.
     for time in 0..3 {
         let together = layout.after(backend, |backend| {
-            let ran = backend.run_schedule(Run::Update, &layout.steps, ACTIVE);
+            let ran = backend.run_schedule(Some(ScheduleId::UPDATE), &layout.steps, ACTIVE);
             ran.unwrap_or_else(|error| panic!("{place}: {error}"));
         });
         let differs = apart.iter().zip(&together).position(|(a, b)| a != b);

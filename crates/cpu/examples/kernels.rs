@@ -14,7 +14,7 @@ use std::time::Instant;
 use plimsoll_cpu::CpuBackend;
 use plimsoll_cpu::single_step::{lay_out, value};
 use plimsoll_graph::ops::*;
-use plimsoll_graph::{DType, Extent, Io, Op, OpRule, Unit, Value};
+use plimsoll_graph::{DType, Extent, Io, Op, OpRule, Value, Work};
 use plimsoll_runtime::{Active, Backend};
 
 /// A decoder's shapes at one micro-batch.
@@ -49,10 +49,10 @@ fn main() {
 }
 
 fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
-    let rows = |cols: usize| value(&[m.tokens, cols], DType::F32, Extent::Tokens);
+    let rows = |cols: usize| value(&[m.tokens, cols], DType::F32, Extent::TOKENS);
     let fixed = |shape: &[usize]| value(shape, DType::F32, Extent::Fixed);
-    let ids = || value(&[m.tokens], DType::I32, Extent::Tokens);
-    let boundaries = || value(&[m.tokens / m.length + 1], DType::I32, Extent::Boundaries);
+    let ids = || value(&[m.tokens], DType::I32, Extent::TOKENS);
+    let boundaries = || value(&[m.tokens / m.length + 1], DType::I32, Extent::BOUNDARIES);
     let heads = Heads { query: m.heads, kv: m.heads, head_dim: m.dim / m.heads };
     let mut cases: Vec<(String, Op, Vec<Value>)> = Vec::new();
     for (out, input) in
@@ -72,7 +72,7 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
             weight_grad,
         ));
     }
-    let attention = Attention { heads, scale: 0.125, window: None, max_length: m.length };
+    let attention = Attention::causal(heads, 0.125, None, m.length);
     let (qkv, out) = (rows(heads.fused_cols()), rows(m.dim));
     let grad_inputs = vec![qkv.clone(), out.clone(), rows(m.heads), out.clone(), boundaries()];
     let mut add = |name: &str, op: Op, inputs: Vec<Value>| cases.push((name.to_owned(), op, inputs));
@@ -101,8 +101,8 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
         add(&format!("gated {name}"), Gated::new(activation).into(), vec![rows(2 * m.ffn)]);
         add(&format!("gated {name} grad"), GatedGrad::new(activation).into(), vec![rows(2 * m.ffn), rows(m.ffn)]);
     }
-    add("embed", Embed { dtype: DType::F32 }.into(), vec![fixed(&[m.vocabulary, m.dim]), ids()]);
-    add("embed grad", EmbedGrad.into(), vec![rows(m.dim), ids(), fixed(&[m.vocabulary, m.dim])]);
+    add("embed", Embed { dtype: DType::F32, scale: 1.0 }.into(), vec![fixed(&[m.vocabulary, m.dim]), ids()]);
+    add("embed grad", EmbedGrad { scale: 1.0 }.into(), vec![rows(m.dim), ids(), fixed(&[m.vocabulary, m.dim])]);
     add("add", Add.into(), vec![rows(m.dim), rows(m.dim)]);
     add(
         "dropout",
@@ -111,10 +111,10 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
     );
     let head =
         || vec![rows(m.dim), fixed(&[m.vocabulary, m.dim]), ids(), fixed(&[1]), value(&[1], DType::F64, Extent::Fixed)];
-    add("vocab loss", VocabLoss { softcap: None, chunks: 4, grad: None }.into(), head());
+    add("vocab loss", VocabLoss::new(None, 4).into(), head());
     let grad = Some(LossGrad { weight: true });
     let inputs = [head(), vec![fixed(&[m.vocabulary, m.dim])]].concat();
-    add("vocab loss + grads", VocabLoss { softcap: None, chunks: 4, grad }.into(), inputs);
+    add("vocab loss + grads", VocabLoss { grad, ..VocabLoss::new(None, 4) }.into(), inputs);
     let parameter = || fixed(&[m.vocabulary, m.dim]);
     add("global norm", GlobalNorm { max_norm: Some(1.0) }.into(), vec![fixed(&[2]), parameter(), parameter()]);
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, master: false };
@@ -124,12 +124,12 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
 
 fn bench(name: &str, op: Op, inputs: &[Value], model: &Model, threads: Option<usize>) {
     let mut backend = CpuBackend::new(threads);
-    let (step, bytes) = lay_out(op.clone(), inputs, &backend.target(), true).expect("the shapes agree");
+    let (step, bytes) = lay_out(op.clone(), inputs, &backend.traits(), true).expect("the shapes agree");
     backend.allocate(bytes).expect("enough memory");
     let mut state = 1u32;
     for buffer in &step.inputs {
-        let contents: Vec<u8> = match buffer.dtype {
-            DType::I32 if buffer.extent == Extent::Boundaries => {
+        let contents: Vec<u8> = match buffer.dtype() {
+            DType::I32 if buffer.extent == Extent::BOUNDARIES => {
                 (0..buffer.shape.rows()).flat_map(|i| ((i * model.length) as i32).to_ne_bytes()).collect()
             }
             DType::I32 => (0..buffer.shape.rows()).flat_map(|i| ((i % model.length) as i32).to_ne_bytes()).collect(),
@@ -144,7 +144,7 @@ fn bench(name: &str, op: Op, inputs: &[Value], model: &Model, threads: Option<us
         };
         backend.write(buffer.region, &contents).expect("inside the arena");
     }
-    let active = Active { tokens: model.tokens, sequences: model.tokens / model.length };
+    let active = Active::one(model.tokens, model.tokens / model.length);
     let mut go = || backend.run(&step, active).expect("a valid step");
     go();
     let (begin, cpu_begin) = (Instant::now(), cpu_seconds());
@@ -158,8 +158,9 @@ fn bench(name: &str, op: Op, inputs: &[Value], model: &Model, threads: Option<us
     let cpu = (cpu_seconds() - cpu_begin) / f64::from(runs);
     let references: Vec<&Value> = inputs.iter().collect();
     let outputs = op.outputs(&references).expect("the shapes agree");
-    let cost = op.cost(&Io { inputs: references, outputs: outputs.iter().collect() });
-    let (work, unit) = if cost.unit == Unit::Vector { (cost.bytes, "GB/s") } else { (cost.flops, "GFLOP/s") };
+    let io = Io { inputs: references, outputs: outputs.iter().collect() };
+    let (cost, moves) = (op.cost(&io), matches!(op.work(&io)[0], Work::Memory { .. }));
+    let (work, unit) = if moves { (cost.bytes, "GB/s") } else { (cost.flops, "GFLOP/s") };
     let rate = |seconds: f64| format!("{:.1} {unit}", work / seconds / 1e9);
     println!("{name:<44} {:>9.3} {:>15} {:>15}", best * 1e3, rate(best), rate(cpu));
 }

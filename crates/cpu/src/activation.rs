@@ -108,7 +108,7 @@ macro_rules! with_curve {
 pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
     let (gate_up, out): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
     if let Some(adapters) = &op.adapters {
-        let added = Added { adapters, narrow: call.input(1)?, b: call.input(2)? };
+        let added = Added { adapters, low_rank: call.input(1)?, b: call.input(2)? };
         let adapted = Adapted { product: gate_up, adapters: Some(added) };
         for_each_tile(call, out.rows, out.cols, |rows, cols| {
             // SAFETY: a tile of the output, and of both halves of the input.
@@ -163,7 +163,7 @@ pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError
     let (gate_up, dy, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
     if op.adapters.is_some() || op.last_share.is_some() {
         let added = match (&op.adapters, op.adapter_inputs()) {
-            (Some(adapters), Some(at)) => Some(Added { adapters, narrow: call.input(at)?, b: call.input(at + 1)? }),
+            (Some(adapters), Some(at)) => Some(Added { adapters, low_rank: call.input(at)?, b: call.input(at + 1)? }),
             _ => None,
         };
         let adapted = Adapted { product: gate_up, adapters: added };

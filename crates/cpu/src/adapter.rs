@@ -1,4 +1,4 @@
-//! From the narrow rows of adapters to their layers' columns, and back.
+//! From the low-rank rows of adapters to their layers' columns, and back.
 
 use plimsoll_graph::ops::{AdapterUp, AdapterUpGrad};
 use plimsoll_runtime::RuntimeError;
@@ -42,7 +42,7 @@ pub(crate) fn adapter_up_grad(op: &AdapterUpGrad, call: &Call) -> Result<(), Run
     let packing = call.packing()?;
     for (block, first_row, first_col) in op.0.places(b.cols) {
         let from = Factor::new(dy.ptr().wrapping_add(block.start), dy.cols);
-        let narrow = Product {
+        let low_rank = Product {
             rows: dy.rows,
             cols: b.cols,
             depth: block.len,
@@ -67,7 +67,7 @@ pub(crate) fn adapter_up_grad(op: &AdapterUpGrad, call: &Call) -> Result<(), Run
         // SAFETY: the shapes were checked when the graph was built, the rows by `args`; outputs lie apart from all inputs
         // but the gradient's own old value.
         unsafe {
-            narrow.run(call.workers, packing);
+            low_rank.run(call.workers, packing);
             gradient.run(call.workers, packing);
         }
     }

@@ -145,11 +145,11 @@ impl<'a> Call<'a> {
     }
 
     fn rows<T: Element>(&self, buffer: &Buffer) -> Result<Rows<T>, RuntimeError> {
-        if !T::DTYPES.contains(&buffer.dtype) {
+        if !T::DTYPES.contains(&buffer.dtype()) {
             return Err(RuntimeError::Unsupported {
                 device: DEVICE.to_owned(),
                 op: self.name(),
-                dtype: buffer.dtype.name(),
+                dtype: buffer.dtype().name(),
             });
         }
         let (rows, cols) = (self.active.rows(buffer), buffer.shape.cols());

@@ -1,4 +1,4 @@
-use plimsoll_graph::{DType, Target};
+use plimsoll_graph::{BackendTraits, DType};
 use plimsoll_plan::{Place, Region, Step};
 use plimsoll_runtime::{Active, Backend, Draw, RuntimeError};
 
@@ -59,8 +59,8 @@ impl Backend for CpuBackend {
         DEVICE
     }
 
-    fn target(&self) -> Target {
-        Target::cpu(self.workers.count())
+    fn traits(&self) -> BackendTraits {
+        BackendTraits::cpu(self.workers.count())
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
@@ -147,7 +147,7 @@ mod tests {
     fn planner_and_backend_agree_about_scratch() {
         for threads in [1, 2, 5] {
             let profile = DeviceProfile::cpu(threads, 1 << 30, 1e11, 1e11, 1e10);
-            assert_eq!(CpuBackend::new(Some(threads)).target(), profile.target);
+            assert_eq!(CpuBackend::new(Some(threads)).traits(), profile.traits);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::elementwise::DropoutSite;
 
 pub(crate) const TILE_ROWS: usize = 16;
 pub(crate) const TILE_COLS: usize = 64;
-/// Narrow columns whose part of the second matrix is turned at a time.
+/// Low-rank columns whose part of the second matrix is turned at a time.
 const PANEL_DEPTH: usize = 16;
 
 pub(crate) type Tile = [[f32; TILE_COLS]; TILE_ROWS];
@@ -21,11 +21,11 @@ pub(crate) struct Adapted<'a> {
     pub adapters: Option<Added<'a>>,
 }
 
-/// Adapters with their narrow rows and second matrices.
+/// Adapters with their low-rank rows and second matrices.
 #[derive(Clone, Copy)]
 pub(crate) struct Added<'a> {
     pub adapters: &'a Adapters,
-    pub narrow: Matrix,
+    pub low_rank: Matrix,
     pub b: Matrix,
 }
 
@@ -43,7 +43,7 @@ impl Adapted<'_> {
                 std::ptr::copy_nonoverlapping(from, line.as_mut_ptr(), cols);
             }
         }
-        let Some(Added { adapters, narrow, b }) = self.adapters else { return };
+        let Some(Added { adapters, low_rank, b }) = self.adapters else { return };
         let rank = b.cols;
         for (block, first_row, first_col) in adapters.places(rank) {
             let (start, end) = (block.start.max(col), (block.start + block.len).min(col + cols));
@@ -57,8 +57,8 @@ impl Adapted<'_> {
                     let weight = b.row(first_row + start - block.start).add(depth);
                     let panel = turned(weight, rank, start - col..end - col, len);
                     for (offset, line) in tile[..rows].iter_mut().enumerate() {
-                        let narrow = narrow.row(row + offset).add(first_col + depth);
-                        add_row(line, &panel, narrow, len, adapters.alpha);
+                        let low_rank = low_rank.row(row + offset).add(first_col + depth);
+                        add_row(line, &panel, low_rank, len, adapters.alpha);
                     }
                 }
             }
@@ -125,11 +125,11 @@ unsafe fn turned(weight: *const f32, stride: usize, cols: std::ops::Range<usize>
 }
 
 #[inline(always)]
-unsafe fn add_row(line: &mut [f32; TILE_COLS], panel: &Panel, narrow: *const f32, len: usize, alpha: f32) {
+unsafe fn add_row(line: &mut [f32; TILE_COLS], panel: &Panel, low_rank: *const f32, len: usize, alpha: f32) {
     let mut sums = [0.0f32; TILE_COLS];
     for (depth, weights) in panel[..len].iter().enumerate() {
-        // SAFETY: the caller vouches for as many narrow columns.
-        let factor = unsafe { *narrow.add(depth) };
+        // SAFETY: the caller vouches for as many low-rank columns.
+        let factor = unsafe { *low_rank.add(depth) };
         for (sum, weight) in sums.iter_mut().zip(weights) {
             *sum = factor.mul_add(*weight, *sum);
         }

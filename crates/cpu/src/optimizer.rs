@@ -68,7 +68,7 @@ fn refuse_master(call: &Call, master: bool) -> Result<(), RuntimeError> {
     if !master {
         return Ok(());
     }
-    let dtype = call.step.inputs[0].dtype.name();
+    let dtype = call.step.inputs[0].dtype().name();
     Err(RuntimeError::Unsupported { device: DEVICE.to_owned(), op: call.name(), dtype })
 }
 
@@ -80,12 +80,6 @@ fn leave(call: &Call, g: &Matrix) {
         // SAFETY: this part of the gradient is this task's alone; zero is all zero bits.
         unsafe { g.ptr().add(start).write_bytes(0, len) };
     });
-}
-
-/// `1 - β` for the β that was written as a decimal: a float32 of 0.999 is off by a part in 10⁵ there.
-fn complement(beta: f32) -> f32 {
-    let written = (f64::from(beta) * 1e7).round() / 1e7;
-    (1.0 - written) as f32
 }
 
 /// The numbers of one AdamW update.
@@ -115,9 +109,9 @@ pub(crate) fn adamw(op: &AdamW, call: &Call) -> Result<(), RuntimeError> {
     let (lr, correction1, correction2) = (hyper[0], hyper[1], hyper[2]);
     let step = AdamWStep {
         clip: clip[1],
-        beta1_complement: complement(op.beta1),
-        beta2: op.beta2,
-        beta2_complement: complement(op.beta2),
+        beta1_complement: (1.0 - op.beta1) as f32,
+        beta2: op.beta2 as f32,
+        beta2_complement: (1.0 - op.beta2) as f32,
         keep: 1.0 - lr * op.weight_decay,
         step_size: lr / correction1,
         root_correction: 1.0 / correction2.sqrt(),

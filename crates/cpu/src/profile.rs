@@ -24,11 +24,11 @@ const SPAN: Duration = Duration::from_millis(70);
 
 /// Runs a product, an attention and a sum of typical shapes, a fifth of a second in all.
 pub fn measure(threads: Option<usize>) -> Result<Rates, RuntimeError> {
-    let tokens = |cols: usize| value(&[1024, cols], DType::F32, Extent::Tokens);
+    let tokens = |cols: usize| value(&[1024, cols], DType::F32, Extent::TOKENS);
     let weight = value(&[768, 512], DType::F32, Extent::Fixed);
     let heads = Heads { query: 4, kv: 4, head_dim: 64 };
-    let attention = Attention { heads, scale: 0.125, window: None, max_length: 256 };
-    let boundaries = value(&[5], DType::I32, Extent::Boundaries);
+    let attention = Attention::causal(heads, 0.125, None, 256);
+    let boundaries = value(&[5], DType::I32, Extent::BOUNDARIES);
     let matmul = run(threads, Linear::forward().into(), &[tokens(512), weight], &[])?;
     let bounds: Vec<u8> = [0i32, 256, 512, 768, 1024].iter().flat_map(|b| b.to_ne_bytes()).collect();
     let qkv = tokens(heads.fused_cols());
@@ -51,12 +51,12 @@ struct Timing {
 fn run(threads: Option<usize>, op: Op, inputs: &[Value], contents: &[(usize, &[u8])]) -> Result<Timing, RuntimeError> {
     let graph_error = |error: GraphError| device_error(error.to_string());
     let mut backend = CpuBackend::new(threads);
-    let (step, bytes) = lay_out(op, inputs, &backend.target(), false).map_err(graph_error)?;
+    let (step, bytes) = lay_out(op, inputs, &backend.traits(), false).map_err(graph_error)?;
     backend.allocate(bytes)?;
     for &(index, bytes) in contents {
         backend.write(step.inputs[index].region, bytes)?;
     }
-    let active = Active { tokens: inputs[0].shape.rows(), sequences: 4 };
+    let active = Active::one(inputs[0].shape.rows(), 4);
     backend.run(&step, active)?;
     let begin = Instant::now();
     let mut seconds = f64::INFINITY;

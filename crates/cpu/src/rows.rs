@@ -6,7 +6,7 @@ use plimsoll_runtime::RuntimeError;
 use crate::args::{Call, Element, Matrix, Rows};
 
 pub(crate) fn last_rows(call: &Call) -> Result<(), RuntimeError> {
-    match call.step.inputs[0].dtype {
+    match call.step.inputs[0].dtype() {
         DType::I32 | DType::U32 => gather::<u32>(call),
         _ => gather::<f32>(call),
     }

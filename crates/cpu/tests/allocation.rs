@@ -41,9 +41,9 @@ const QUEUE_BYTES: usize = 8 << 10;
 
 /// Most heap memory in use while the step runs, above what was in use before.
 fn peak(backend: &mut CpuBackend, op: impl Into<Op>, inputs: &[Value]) -> usize {
-    let (step, bytes) = lay_out(op.into(), inputs, &backend.target(), true).unwrap();
+    let (step, bytes) = lay_out(op.into(), inputs, &backend.traits(), true).unwrap();
     backend.allocate(bytes).unwrap();
-    let active = Active { tokens: TOKENS, sequences: 0 };
+    let active = Active::one(TOKENS, 0);
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     backend.run(&step, active).unwrap();
@@ -62,7 +62,7 @@ fn started() -> CpuBackend {
 }
 
 fn rows(cols: usize) -> Value {
-    value(&[TOKENS, cols], DType::F32, Extent::Tokens)
+    value(&[TOKENS, cols], DType::F32, Extent::TOKENS)
 }
 
 fn fixed(shape: &[usize]) -> Value {
@@ -73,14 +73,14 @@ fn fixed(shape: &[usize]) -> Value {
 #[test]
 fn steps_allocate_nothing_that_grows() {
     let heads = Heads { query: 4, kv: 2, head_dim: 64 };
-    let attention = Attention { heads, scale: 0.1, window: None, max_length: 256 };
-    let boundaries = value(&[5], DType::I32, Extent::Boundaries);
-    let ids = value(&[TOKENS], DType::I32, Extent::Tokens);
+    let attention = Attention::causal(heads, 0.1, None, 256);
+    let boundaries = value(&[5], DType::I32, Extent::BOUNDARIES);
+    let ids = value(&[TOKENS], DType::I32, Extent::TOKENS);
     let key = value(&[4], DType::U32, Extent::Fixed);
     let adamw = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0, master: false };
     let parameter = || fixed(&[1024, 512]);
     let norm = RmsNormGrad { weight: true, weight_grad: true, accumulate: false };
-    let blocks = vec![Block { start: 0, len: 512 }, Block { start: 512, len: 512 }];
+    let blocks = vec![Columns { start: 0, len: 512 }, Columns { start: 512, len: 512 }];
     let adapters = Some(Adapters { alpha: 0.5, blocks, total: 1024 });
     let small: Vec<(Op, Vec<Value>)> = vec![
         (Add.into(), vec![rows(512), rows(512)]),

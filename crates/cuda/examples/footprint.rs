@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use plimsoll_cuda::CudaBackend;
+use plimsoll_graph::ScheduleId;
 use plimsoll_graph::ops::{Add, Linear};
 use plimsoll_graph::{DType, Extent, Op};
 use plimsoll_plan::Step;
 use plimsoll_runtime::single_step::{lay_out, value};
-use plimsoll_runtime::{Active, Backend, Run};
+use plimsoll_runtime::{Active, Backend};
 
 const MIB: f64 = (1 << 20) as f64;
 const ARENA_BYTES: usize = 1 << 30;
@@ -42,8 +43,8 @@ impl Steps {
 }
 
 fn step(cuda: &CudaBackend, op: Op, rows: usize, cols: usize, second: (usize, Extent)) -> Result<Step, Box<dyn Error>> {
-    let inputs = [value(&[rows, cols], DType::BF16, Extent::Tokens), value(&[second.0, cols], DType::BF16, second.1)];
-    Ok(lay_out(op, &inputs, &cuda.target(), true)?.0)
+    let inputs = [value(&[rows, cols], DType::BF16, Extent::TOKENS), value(&[second.0, cols], DType::BF16, second.1)];
+    Ok(lay_out(op, &inputs, &cuda.traits(), true)?.0)
 }
 
 fn look() -> Result<(), Box<dyn Error>> {
@@ -68,17 +69,17 @@ fn look() -> Result<(), Box<dyn Error>> {
     cuda.allocate(ARENA_BYTES)?;
     steps.show("arena of 1024 MiB, staging", used(&cuda)?.bytes, Some(began.elapsed().as_secs_f64()));
     let product = step(&cuda, Linear::forward().into(), 4096, 4096, (4096, Extent::Fixed))?;
-    cuda.run(&product, Active { tokens: 4096, sequences: 1 })?;
+    cuda.run(&product, Active::one(4096, 1))?;
     cuda.synchronize()?;
     steps.show("a product", used(&cuda)?.bytes, None);
-    let sum = step(&cuda, Add.into(), 8, 8, (8, Extent::Tokens))?;
+    let sum = step(&cuda, Add.into(), 8, 8, (8, Extent::TOKENS))?;
     for (index, nodes) in [100, 1000, 3000, 10_000].into_iter().enumerate() {
         let many = vec![sum.clone(); nodes];
         // Each number of sequences is another recording; the second run records.
-        let active = Active { tokens: 8, sequences: index };
+        let active = Active::one(8, index);
         let began = Instant::now();
         for _ in 0..3 {
-            cuda.run_schedule(Run::MicroStep, &many, active)?;
+            cuda.run_schedule(Some(ScheduleId::MICRO_STEP), &many, active)?;
             cuda.synchronize()?;
         }
         steps.show(&format!("{nodes} kernels recorded"), used(&cuda)?.bytes, Some(began.elapsed().as_secs_f64()));

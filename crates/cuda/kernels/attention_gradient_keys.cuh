@@ -133,7 +133,7 @@ PLIMSOLL_EXPORT __launch_bounds__(256, 1)
 // The same bits from twice as many blocks of half the size, for few key heads on many multiprocessors. Reads
 // queries twice as often.
 PLIMSOLL_EXPORT __launch_bounds__(128, 2)
-    attention_grad_keys_narrow(const T* __restrict__ qkv, const float* __restrict__ lse, const T* __restrict__ d_out,
+    attention_grad_keys_small(const T* __restrict__ qkv, const float* __restrict__ lse, const T* __restrict__ d_out,
                                const int* __restrict__ bounds, T* __restrict__ d_qkv, const float* __restrict__ delta,
                                int sequences, int tokens, int query_heads, int kv_heads, float scale, int window) {
     grad_keys<1>(qkv, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, scale, window);

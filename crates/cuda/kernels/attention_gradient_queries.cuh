@@ -121,7 +121,7 @@ PLIMSOLL_EXPORT __launch_bounds__(256, 1)
 // The same bits from twice as many blocks of half the size, two on a multiprocessor: while the one waits for its queries
 // the other multiplies.
 PLIMSOLL_EXPORT __launch_bounds__(128, 2)
-    attention_grad_queries_narrow(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
+    attention_grad_queries_small(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
                                   const T* __restrict__ d_out, const int* __restrict__ bounds, T* __restrict__ d_qkv,
                                   float* __restrict__ delta, int sequences, int tokens, int query_heads, int kv_heads,
                                   float scale, int window) {

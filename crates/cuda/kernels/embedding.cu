@@ -7,7 +7,8 @@
 
 // A thread has one run of columns of one row. A token outside the vocabulary shows as NaN.
 template <typename P, typename T>
-__device__ __forceinline__ void embed(const P* table, const int* tokens, T* out, u32 rows, u32 cols, int words) {
+__device__ __forceinline__ void embed(const P* table, const int* tokens, T* out, u32 rows, u32 cols, int words,
+                                      float scale) {
     constexpr int N = Pack<T>::N;
     const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
     const u32 row = index / chunks, at = index % chunks * N;
@@ -17,6 +18,8 @@ __device__ __forceinline__ void embed(const P* table, const int* tokens, T* out,
     float v[N];
     if (token >= 0 && token < words) {
         load_some(table + u64(token) * cols + at, count, wide, v);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] *= scale;
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = __int_as_float(0x7fffffff);
@@ -56,7 +59,7 @@ PLIMSOLL_EXPORT __launch_bounds__(RANKED_PER_BLOCK* RANK_SLICES)
 // word's gradient; the other blocks have nothing to do. Blocks along y divide the columns.
 template <typename T, typename G>
 __device__ __forceinline__ void embed_grad(const T* dx, const int* sorted_tokens, const int* sorted_rows, G* table,
-                                           int rows, int cols, int words) {
+                                           int rows, int cols, int words, float scale) {
     constexpr int N = Pack<T>::N;
     __shared__ int members[SUM_THREADS];
     const int first = blockIdx.x, word = sorted_tokens[first];
@@ -78,7 +81,7 @@ __device__ __forceinline__ void embed_grad(const T* dx, const int* sorted_tokens
                 float v[N];
                 load_some(dx + u64(members[i]) * cols + at, count, wide, v);
 #pragma unroll
-                for (int j = 0; j < N; j++) sum[j] += v[j];
+                for (int j = 0; j < N; j++) sum[j] = fmaf(scale, v[j], sum[j]);
             }
         }
         __syncthreads();
@@ -88,8 +91,8 @@ __device__ __forceinline__ void embed_grad(const T* dx, const int* sorted_tokens
 
 #define EMBED(from, P, to, T)                                                                                          \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
-        embed_##from##_##to(const P* table, const int* tokens, T* out, u32 rows, u32 cols, int words) {                \
-        embed<P, T>(table, tokens, out, rows, cols, words);                                                            \
+        embed_##from##_##to(const P* table, const int* tokens, T* out, u32 rows, u32 cols, int words, float scale) {   \
+        embed<P, T>(table, tokens, out, rows, cols, words, scale);                                                     \
     }
 
 EMBED(f32, float, f32, float)
@@ -101,8 +104,8 @@ EMBED(f16, f16, f16, f16)
 #define EMBED_GRAD(from, T, to, G)                                                                                     \
     PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)                                                                     \
         embed_grad_##from##_##to(const T* dx, const int* sorted_tokens, const int* sorted_rows, G* table, int rows,    \
-                                 int cols, int words) {                                                                \
-        embed_grad<T, G>(dx, sorted_tokens, sorted_rows, table, rows, cols, words);                                    \
+                                 int cols, int words, float scale) {                                                   \
+        embed_grad<T, G>(dx, sorted_tokens, sorted_rows, table, rows, cols, words, scale);                             \
     }
 
 EMBED_GRAD(f32, float, f32, float)

@@ -1,5 +1,5 @@
 // act(gate)·up and its gradient, where gate and up are columns of a stored product and what adapters of small rank add to
-// it: gate_up [rows, 2·cols] + α·narrow·Bᵀ. The sum is made in registers and kept nowhere, so nothing wide is moved but
+// it: gate_up [rows, 2·cols] + α·low-rank·Bᵀ. The sum is made in registers and kept nowhere, so nothing wide is moved but
 // what the plain operators move.
 //
 // A warp keeps the second matrices of 32 columns of either half in registers and walks down the rows, 16 at a time. A
@@ -11,16 +11,16 @@
 #pragma once
 
 #include "curves.cuh"
-#include "narrow_parts.cuh"
+#include "low_rank_parts.cuh"
 
 // How many steps of rows a warp has under way, less one.
 #define GATED_STAGES 3
 #define GATED_WARPS 4
 
-// One half's adapter: its second matrix [cols, rank], and the first of its narrow columns. Null if it has none.
+// One half's adapter: its second matrix [cols, rank], and the first of its low-rank columns. Null if it has none.
 template <typename T> struct Half {
     const T* weight;
-    const T* narrow;
+    const T* low_rank;
 };
 
 // What an adapter's first matrix `a` [rank, cols] gives to a gradient, whose `alpha` has the scale of what dropout keeps
@@ -38,16 +38,16 @@ template <typename T, int STEPS, bool GRADIENT> struct Gating {
     static constexpr int COLS = 32;
     static constexpr int RUN_BYTES = 2 * 512;
     static constexpr int WIDE = GRADIENT ? 3 : 2;
-    static constexpr int NARROW_BYTES = STEPS * 512;
-    static constexpr int STAGE_BYTES = WIDE * RUN_BYTES + WIDE * NARROW_BYTES + (GRADIENT ? 128 : 0);
-    static constexpr int IDS_AT = WIDE * RUN_BYTES + WIDE * NARROW_BYTES;
+    static constexpr int LOW_RANK_BYTES = STEPS * 512;
+    static constexpr int STAGE_BYTES = WIDE * RUN_BYTES + WIDE * LOW_RANK_BYTES + (GRADIENT ? 128 : 0);
+    static constexpr int IDS_AT = WIDE * RUN_BYTES + WIDE * LOW_RANK_BYTES;
 
     // What a warp works on.
     const T* gate_up;
     const T* dy;
     Half<T> halves[2];
     Share<T> share;
-    u32 narrow_stride, rows_end, cols, rank;
+    u32 low_rank_stride, rows_end, cols, rank;
     // Of this lane: its first column and whether it is there, its row of sixteen, and its place in a quad.
     u32 col, g, t;
     bool inside;
@@ -67,17 +67,17 @@ template <typename T, int STEPS, bool GRADIENT> struct Gating {
 #pragma unroll
             for (int side = 0; side < 2; side++) {
                 if (halves[side].weight == nullptr) continue;
-                const T* narrow = halves[side].narrow + u64(row) * narrow_stride + 4 * t;
-                const u32 narrow_to = at + WIDE * RUN_BYTES + side * NARROW_BYTES + half * 256 + lane * 8;
+                const T* low_rank = halves[side].low_rank + u64(row) * low_rank_stride + 4 * t;
+                const u32 low_rank_to = at + WIDE * RUN_BYTES + side * LOW_RANK_BYTES + half * 256 + lane * 8;
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
-                    copy8(narrow_to + 512 * s, narrow + 16 * s, valid && 16 * s + 4 * t < rank);
+                    copy8(low_rank_to + 512 * s, low_rank + 16 * s, valid && 16 * s + 4 * t < rank);
                 }
             }
             if constexpr (GRADIENT) {
                 if (share.a == nullptr) continue;
                 const T* dh = share.dh + u64(row) * rank + 4 * t;
-                const u32 dh_to = at + WIDE * RUN_BYTES + 2 * NARROW_BYTES + half * 256 + lane * 8;
+                const u32 dh_to = at + WIDE * RUN_BYTES + 2 * LOW_RANK_BYTES + half * 256 + lane * 8;
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
                     copy8(dh_to + 512 * s, dh + 16 * s, valid && 16 * s + 4 * t < rank);
@@ -132,7 +132,7 @@ template <typename T, int STEPS, bool GRADIENT> struct Gating {
 
     // What one half's adapter adds to sixteen rows, or the last share is, without its scale.
     __device__ __forceinline__ void product(u32 at, int side, const u32 (&b)[4][STEPS][2], float (&acc)[4][4]) const {
-        const u32 narrow_at = at + WIDE * RUN_BYTES + side * NARROW_BYTES + (4 * g + t) * 8;
+        const u32 low_rank_at = at + WIDE * RUN_BYTES + side * LOW_RANK_BYTES + (4 * g + t) * 8;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
 #pragma unroll
@@ -141,8 +141,8 @@ template <typename T, int STEPS, bool GRADIENT> struct Gating {
         if ((side < 2 ? halves[side % 2].weight : share.a) == nullptr) return;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            const uint2 top = load_shared8(narrow_at + 512 * s);
-            const uint2 bottom = load_shared8(narrow_at + 512 * s + 256);
+            const uint2 top = load_shared8(low_rank_at + 512 * s);
+            const uint2 bottom = load_shared8(low_rank_at + 512 * s + 256);
             const u32 a[4] = {top.x, bottom.x, top.y, bottom.y};
 #pragma unroll
             for (int j = 0; j < 4; j++) mma<T>(acc[j], a, b[j][s][0], b[j][s][1]);
@@ -162,7 +162,7 @@ template <typename T> __device__ __forceinline__ Pack<T> load_run(u32 at) {
 // `out` [rows, cols], or [rows, 2·cols] for the gradient, which may be `gate_up`: a lane writes what it read.
 template <typename T, typename Curve, int STEPS, bool GRADIENT>
 __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Half<T> gate_half, Half<T> up_half,
-                                               const Share<T>& share, T* out, u32 narrow_stride, u32 rows, u32 cols,
+                                               const Share<T>& share, T* out, u32 low_rank_stride, u32 rows, u32 cols,
                                                u32 rank, u32 block_rows, float alpha) {
     using Work = Gating<T, STEPS, GRADIENT>;
     extern __shared__ __align__(16) u8 shared[];
@@ -171,7 +171,7 @@ __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Ha
     if (col0 >= cols) return;
     const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
     const u32 g = lane / 4, t = lane % 4, col = col0 + 8 * t;
-    const Work work = {gate_up, dy, {gate_half, up_half}, share, narrow_stride, end, cols, rank, col, g, t, col < cols};
+    const Work work = {gate_up, dy, {gate_half, up_half}, share, low_rank_stride, end, cols, rank, col, g, t, col < cols};
     const u32 ring = shared_address(shared) + warp * Work::STAGES * Work::STAGE_BYTES;
 #pragma unroll
     for (int s = 0; s < Work::STAGES - 1; s++) {
@@ -238,21 +238,21 @@ __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Ha
 
 #define GATED_KERNELS(T, suffix, curve, room)                                                                          \
     PLIMSOLL_EXPORT __launch_bounds__(32 * GATED_WARPS)                                                                \
-        gated_##curve##_##suffix##_##room(const T* gate_up, const T* gate_b, const T* up_b, const T* gate_narrow,      \
-                                          const T* up_narrow, T* out, u32 narrow_stride, u32 rows, u32 cols, u32 rank, \
+        gated_##curve##_##suffix##_##room(const T* gate_up, const T* gate_b, const T* up_b, const T* gate_low_rank,      \
+                                          const T* up_low_rank, T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, \
                                           u32 block_rows, float alpha) {                                               \
-        gated_adapters<T, curve, room / 16, false>(gate_up, nullptr, Half<T>{gate_b, gate_narrow},                     \
-                                                   Half<T>{up_b, up_narrow}, Share<T>{}, out, narrow_stride, rows,     \
+        gated_adapters<T, curve, room / 16, false>(gate_up, nullptr, Half<T>{gate_b, gate_low_rank},                     \
+                                                   Half<T>{up_b, up_low_rank}, Share<T>{}, out, low_rank_stride, rows,     \
                                                    cols, rank, block_rows, alpha);                                     \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(32 * GATED_WARPS)                                                                \
         gated_grad_##curve##_##suffix##_##room(                                                                        \
-            const T* gate_up, const T* dy, const T* gate_b, const T* up_b, const T* gate_narrow, const T* up_narrow,   \
-            T* out, u32 narrow_stride, u32 rows, u32 cols, u32 rank, u32 block_rows, float alpha, const T* dh,         \
+            const T* gate_up, const T* dy, const T* gate_b, const T* up_b, const T* gate_low_rank, const T* up_low_rank,   \
+            T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, u32 block_rows, float alpha, const T* dh,         \
             const T* a, float share_alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {              \
         const Share<T> share = {dh, a, {row_ids, key, site, threshold}, share_alpha};                                  \
-        gated_adapters<T, curve, room / 16, true>(gate_up, dy, Half<T>{gate_b, gate_narrow}, Half<T>{up_b, up_narrow}, \
-                                                  share, out, narrow_stride, rows, cols, rank, block_rows, alpha);     \
+        gated_adapters<T, curve, room / 16, true>(gate_up, dy, Half<T>{gate_b, gate_low_rank}, Half<T>{up_b, up_low_rank}, \
+                                                  share, out, low_rank_stride, rows, cols, rank, block_rows, alpha);     \
     }
 
 #define GATED_ROOMS(T, suffix, curve)                                                                                  \

@@ -1,10 +1,10 @@
 // The gated activation with adapters of any rank and any columns, in any type: plain sums, nothing tuned.
 #include "curves.cuh"
 
-// Columns `start ..` of the product belong to an adapter whose second matrix begins at row `row` and whose narrow columns
-// begin at `narrow`. The words are those of `Span` in src/gated_adapters.rs; those with no columns are not there.
+// Columns `start ..` of the product belong to an adapter whose second matrix begins at row `row` and whose low-rank columns
+// begin at `low_rank`. The words are those of `Span` in src/gated_adapters.rs; those with no columns are not there.
 struct Span {
-    u64 start, len, row, narrow;
+    u64 start, len, row, low_rank;
 };
 
 #define SPANS_MAX 8
@@ -30,12 +30,12 @@ template <typename T> __device__ __forceinline__ float dot(const T* a, const T* 
 
 // Adds what adapters add to columns `col ..` of one row.
 template <typename T, int N>
-__device__ __forceinline__ void add_adapters(const Spans& spans, const T* narrow, const T* b, u32 col, int count,
+__device__ __forceinline__ void add_adapters(const Spans& spans, const T* low_rank, const T* b, u32 col, int count,
                                              u32 rank, float alpha, float (&x)[N]) {
 #pragma unroll 1
     for (int s = 0; s < SPANS_MAX; s++) {
         const Span span = spans.spans[s];
-        const T* from = narrow + span.narrow;
+        const T* from = low_rank + span.low_rank;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const u64 column = col + i;
@@ -82,8 +82,8 @@ __device__ __forceinline__ void add_share(const Share<T>& share, u32 row, u32 co
 // A thread has one run of columns of one row, in both halves; `cols` are those of one. `out` may be `gate_up` for the
 // gradient: a thread writes the elements it read.
 template <typename T, typename Curve, bool GRADIENT>
-__device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up, const T* dy, const T* narrow,
-                                            const T* b, const Share<T>& share, T* out, u32 narrow_stride, u32 rows,
+__device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up, const T* dy, const T* low_rank,
+                                            const T* b, const Share<T>& share, T* out, u32 low_rank_stride, u32 rows,
                                             u32 cols, u32 rank, float alpha) {
     constexpr int N = Pack<T>::N;
     const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
@@ -92,12 +92,12 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
     const int count = min(N, int(cols - at));
     const bool wide = cols % N == 0;
     const u64 start = u64(row) * 2 * cols + at;
-    const T* narrow_row = narrow + u64(row) * narrow_stride;
+    const T* low_rank_row = low_rank + u64(row) * low_rank_stride;
     float gate[N], up[N], d[N];
     load_some(gate_up + start, count, wide, gate);
     load_some(gate_up + start + cols, count, wide, up);
-    add_adapters(spans, narrow_row, b, at, count, rank, alpha, gate);
-    add_adapters(spans, narrow_row, b, cols + at, count, rank, alpha, up);
+    add_adapters(spans, low_rank_row, b, at, count, rank, alpha, gate);
+    add_adapters(spans, low_rank_row, b, cols + at, count, rank, alpha, up);
     if constexpr (GRADIENT) {
         load_some(dy + u64(row) * cols + at, count, wide, d);
         if (share.a != nullptr) add_share(share, row, at, cols, count, d);
@@ -122,18 +122,18 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
 
 #define CURVE_KERNELS(curve, suffix, T)                                                                                \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
-        gated_##curve##_##suffix(const Spans spans, const T* gate_up, const T* narrow, const T* b, T* out,             \
-                                 u32 narrow_stride, u32 rows, u32 cols, u32 rank, float alpha) {                       \
-        gated_plain<T, curve, false>(spans, gate_up, nullptr, narrow, b, Share<T>{}, out, narrow_stride, rows, cols,   \
+        gated_##curve##_##suffix(const Spans spans, const T* gate_up, const T* low_rank, const T* b, T* out,             \
+                                 u32 low_rank_stride, u32 rows, u32 cols, u32 rank, float alpha) {                       \
+        gated_plain<T, curve, false>(spans, gate_up, nullptr, low_rank, b, Share<T>{}, out, low_rank_stride, rows, cols,   \
                                      rank, alpha);                                                                     \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
-        gated_grad_##curve##_##suffix(const Spans spans, const T* gate_up, const T* dy, const T* narrow, const T* b,   \
-                                      T* out, u32 narrow_stride, u32 rows, u32 cols, u32 rank, float alpha,            \
+        gated_grad_##curve##_##suffix(const Spans spans, const T* gate_up, const T* dy, const T* low_rank, const T* b,   \
+                                      T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, float alpha,            \
                                       const T* dh, const T* a, u32 share_rank, float share_alpha, const u32* row_ids,  \
                                       const u32* key, u32 site, u32 threshold, float scale) {                          \
         const Share<T> share = {dh, a, share_rank, share_alpha, row_ids, key, site, threshold, scale};                 \
-        gated_plain<T, curve, true>(spans, gate_up, dy, narrow, b, share, out, narrow_stride, rows, cols, rank,        \
+        gated_plain<T, curve, true>(spans, gate_up, dy, low_rank, b, share, out, low_rank_stride, rows, cols, rank,        \
                                     alpha);                                                                            \
     }
 

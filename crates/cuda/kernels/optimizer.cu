@@ -95,17 +95,17 @@ PLIMSOLL_EXPORT __launch_bounds__(FACTOR_THREADS)
 
 // Rounding to one of the two neighbours, the nearer one the more often: on average nothing is lost,
 // however small a step is beside the number it is added to.
-template <typename T> __device__ __forceinline__ T round_by_chance(float x, u32 draw);
+template <typename T> __device__ __forceinline__ T round_stochastic(float x, u32 draw);
 
-template <> __device__ __forceinline__ float round_by_chance<float>(float x, u32) { return x; }
+template <> __device__ __forceinline__ float round_stochastic<float>(float x, u32) { return x; }
 
-template <> __device__ __forceinline__ bf16 round_by_chance<bf16>(float x, u32 draw) {
+template <> __device__ __forceinline__ bf16 round_stochastic<bf16>(float x, u32 draw) {
     const u32 bits = __float_as_uint(x);
     if ((bits & 0x7fffffffu) >= 0x7f800000u) return from_float<bf16>(x);
     return __ushort_as_bfloat16((unsigned short)((bits + (draw >> 16)) >> 16));
 }
 
-template <> __device__ __forceinline__ f16 round_by_chance<f16>(float x, u32 draw) {
+template <> __device__ __forceinline__ f16 round_stochastic<f16>(float x, u32 draw) {
     const f16 inner = __float2half_rz(x);
     const f16 outer = __ushort_as_half((unsigned short)(__half_as_ushort(inner) + 1));
     const float base = __half2float(inner), chance = (x - base) / (__half2float(outer) - base);
@@ -131,7 +131,7 @@ struct Draws {
 
 // Up to N elements; all of them, in wide accesses, if `wide`.
 template <typename T, int N>
-__device__ __forceinline__ void store_by_chance(T* to, int count, bool wide, const float (&in)[N],
+__device__ __forceinline__ void store_stochastic(T* to, int count, bool wide, const float (&in)[N],
                                                 const u32 (&draws)[N]) {
     constexpr int P = Pack<T>::N;
     if (wide) {
@@ -139,22 +139,22 @@ __device__ __forceinline__ void store_by_chance(T* to, int count, bool wide, con
         for (int from = 0; from < N; from += P) {
             Pack<T> pack;
 #pragma unroll
-            for (int i = 0; i < P; i++) pack.v[i] = round_by_chance<T>(in[from + i], draws[from + i]);
+            for (int i = 0; i < P; i++) pack.v[i] = round_stochastic<T>(in[from + i], draws[from + i]);
             store_pack(to + from, pack);
         }
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            if (i < count) to[i] = round_by_chance<T>(in[i], draws[i]);
+            if (i < count) to[i] = round_stochastic<T>(in[i], draws[i]);
         }
     }
 }
 
-// A parameter after its step: with a master, the master and its nearest neighbour; else by chance.
+// A parameter after its step: with a master, the master and its nearest neighbour; else stochastically.
 template <typename P, int N>
 __device__ __forceinline__ void store_parameter(P* p, float* master, int count, bool wide, const float (&value)[N],
                                                 const u32 (&draws)[N]) {
-    if (master == nullptr) return store_by_chance(p, count, wide, value, draws);
+    if (master == nullptr) return store_stochastic(p, count, wide, value, draws);
     store_some(master, count, wide, value);
     store_some(p, count, wide, value);
 }
@@ -206,8 +206,8 @@ struct AdamW {
         }
         store_parameter(p + at, master != nullptr ? master + at : nullptr, count, wide, parameter, draw);
         store_some(g + at, count, wide, gradient);
-        store_by_chance(m + at, count, wide, first, draw_first);
-        store_by_chance(v + at, count, wide, second, draw_second);
+        store_stochastic(m + at, count, wide, first, draw_first);
+        store_stochastic(v + at, count, wide, second, draw_second);
     }
 };
 
@@ -241,7 +241,7 @@ struct Sgd {
         }
         store_parameter(p + at, master != nullptr ? master + at : nullptr, count, wide, parameter, draw);
         store_some(g + at, count, wide, gradient);
-        if (momentum != nullptr) store_by_chance(momentum + at, count, wide, velocity, draw_velocity);
+        if (momentum != nullptr) store_stochastic(momentum + at, count, wide, velocity, draw_velocity);
     }
 };
 

@@ -22,7 +22,7 @@ pub(crate) fn curve(activation: Activation) -> &'static str {
 
 pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
     if let Some(adapters) = &op.adapters {
-        let added = Some(Added { adapters, narrow: call.input(1), b: call.input(2) });
+        let added = Some(Added { adapters, low_rank: call.input(1), b: call.input(2) });
         let operands = Operands { gate_up: call.input(0), dy: None, added, share: None };
         return gated_adapters(op.activation, call, &operands);
     }
@@ -35,7 +35,7 @@ pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
 pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
     if op.adapters.is_some() || op.last_share.is_some() {
         let place = op.adapters.as_ref().zip(op.adapter_inputs());
-        let added = place.map(|(adapters, at)| Added { adapters, narrow: call.input(at), b: call.input(at + 1) });
+        let added = place.map(|(adapters, at)| Added { adapters, low_rank: call.input(at), b: call.input(at + 1) });
         let share = op.last_share.zip(op.share_inputs()).map(|(op, at)| Share {
             op,
             dh: call.input(at),

@@ -1,13 +1,13 @@
-//! From the narrow rows of adapters to their layers' columns, and back.
+//! From the low-rank rows of adapters to their layers' columns, and back.
 //!
-//! Small ranks have kernels of their own (`adapter_narrow`), which touch the wide matrix once; others are products of the
+//! Small ranks have kernels of their own (`adapter_low_rank`), which touch the wide matrix once; others are products of the
 //! library, one for each layer.
 
 use plimsoll_graph::DType;
 use plimsoll_graph::ops::{AdapterUp, AdapterUpGrad};
 use plimsoll_runtime::RuntimeError;
 
-use crate::adapter_narrow::{gather, spread};
+use crate::adapter_low_rank::{gather, spread};
 use crate::blas::{Factor, Onto, Product};
 use crate::call::{Call, type_suffix};
 use crate::linear::multiply;
@@ -53,7 +53,7 @@ pub(crate) fn adapter_up_grad(op: &AdapterUpGrad, call: &Call) -> Result<(), Run
     let dtype = one_type(call, &[dy.dtype, h.dtype, b.dtype, dh.dtype])?;
     for (block, first_row, first_col) in op.0.places(b.cols) {
         let from = Factor::new(dy.at(0, block.start), dy.cols);
-        let narrow = Product {
+        let low_rank = Product {
             rows: dy.rows,
             cols: b.cols,
             depth: block.len,
@@ -67,7 +67,7 @@ pub(crate) fn adapter_up_grad(op: &AdapterUpGrad, call: &Call) -> Result<(), Run
             onto: Onto::Nothing,
             bias: None,
         };
-        multiply(call, &narrow, call.workspace())?;
+        multiply(call, &low_rank, call.workspace())?;
         let gradient = Product {
             rows: block.len,
             cols: b.cols,
@@ -78,7 +78,7 @@ pub(crate) fn adapter_up_grad(op: &AdapterUpGrad, call: &Call) -> Result<(), Run
             result_stride: db.cols,
             result_dtype: db.dtype,
             onto: Onto::Matrix(db.at(first_row, 0)),
-            ..narrow
+            ..low_rank
         };
         multiply(call, &gradient, call.workspace())?;
     }

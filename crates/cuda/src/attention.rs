@@ -12,7 +12,7 @@ const HEAD_DIM_MAX: usize = 256;
 
 pub(crate) fn attention(op: &Attention, call: &Call) -> Result<(), RuntimeError> {
     let (qkv, bounds, out, lse) = (call.input(0), call.input(1), call.output(0), call.output(1));
-    let kernels = Kernels::choose(op, &qkv, call)?;
+    let kernels = Kernels::choose(op, &qkv, &bounds, call)?;
     let args = Args::new().ptr(qkv.ptr).ptr(bounds.ptr).ptr(out.ptr).ptr(lse.ptr);
     kernels.launch("attention_forward", op.heads.query, kernels.forward_bytes, args)
 }
@@ -22,7 +22,7 @@ pub(crate) fn attention_grad(op: &AttentionGrad, call: &Call) -> Result<(), Runt
     let op = &op.0;
     let (qkv, out, lse) = (call.input(0), call.input(1), call.input(2));
     let (d_out, bounds, d_qkv) = (call.input(3), call.input(4), call.output(0));
-    let kernels = Kernels::choose(op, &qkv, call)?;
+    let kernels = Kernels::choose(op, &qkv, &bounds, call)?;
     let (queries, keys) = (kernels.for_queries(), kernels.for_keys());
     let (delta, planned) = call.workspace();
     let needed = qkv.rows * op.heads.query * size_of::<f32>();
@@ -45,44 +45,46 @@ struct Kernels<'a> {
     /// The generic kernels have one module for all types and take the head dim as an argument.
     generic_suffix: Option<&'static str>,
     tokens: usize,
+    sequences: usize,
     /// Queries or keys of a block.
     rows: usize,
     threads: u32,
     forward_bytes: usize,
     gradient_bytes: usize,
     /// Blocks of half the size, two on a multiprocessor. The bits are the same.
-    narrow: bool,
+    small: bool,
     /// Blocks that stay, one on each multiprocessor, and take one piece of work after another.
-    staying: bool,
+    persistent: bool,
 }
 
 impl<'a> Kernels<'a> {
-    fn choose(op: &'a Attention, qkv: &Operand, call: &'a Call) -> Result<Self, RuntimeError> {
+    fn choose(op: &'a Attention, qkv: &Operand, bounds: &Operand, call: &'a Call) -> Result<Self, RuntimeError> {
         let Heads { query, kv, head_dim } = op.heads;
         if kv == 0 || !query.is_multiple_of(kv) || head_dim > HEAD_DIM_MAX {
             let reason = format!("{query} query heads on {kv} key heads of {head_dim} have no kernel");
             return Err(call.error(format!("{reason}; head dims may be up to {HEAD_DIM_MAX}")));
         }
         let suffix = type_suffix(qkv.dtype).ok_or_else(|| call.unsupported(qkv.dtype))?;
-        let tokens = qkv.rows;
+        let (tokens, sequences) = (qkv.rows, bounds.rows - 1);
         if let Some(module) = tensor_core_module(qkv.dtype, head_dim) {
             let capability = call.compute_capability();
-            let staying = blocks_stay(head_dim, capability);
+            let persistent = blocks_persist(head_dim, capability);
             let (forward_bytes, gradient_bytes) =
-                if staying { staying_bytes(head_dim) } else { tensor_core_bytes(head_dim, capability) };
-            let (rows, threads) = (128, if staying { 384 } else { 256 });
+                if persistent { persistent_bytes(head_dim) } else { tensor_core_bytes(head_dim, capability) };
+            let (rows, threads) = (128, if persistent { 384 } else { 256 });
             return Ok(Self {
                 op,
                 call,
                 module,
                 generic_suffix: None,
                 tokens,
+                sequences,
                 rows,
                 threads,
                 forward_bytes,
                 gradient_bytes,
-                narrow: false,
-                staying,
+                small: false,
+                persistent,
             });
         }
         // Rows that a block keeps and rows it walks over, as floats with one column to spare.
@@ -93,19 +95,20 @@ impl<'a> Kernels<'a> {
             module: "attention_generic",
             generic_suffix: Some(suffix),
             tokens,
+            sequences,
             rows,
             threads: 128,
             forward_bytes: (rows + 2 * other_rows) * row_bytes,
             gradient_bytes: 2 * (rows + other_rows) * row_bytes,
-            narrow: false,
-            staying: false,
+            small: false,
+            persistent: false,
         })
     }
 
     /// A block of queries waits for them once and has little to do then; where there is room for two, the one multiplies
     /// while the other waits.
     fn for_queries(self) -> Self {
-        let room = matches!(self.call.compute_capability(), (9..=11, _)) && !self.staying;
+        let room = matches!(self.call.compute_capability(), (9..=11, _)) && !self.persistent;
         if self.generic_suffix.is_none() && room { self.halved() } else { self }
     }
 
@@ -114,7 +117,7 @@ impl<'a> Kernels<'a> {
     fn for_keys(self) -> Self {
         let (blocks, multiprocessors) =
             (self.op.heads.kv * self.tokens.div_ceil(self.rows), self.call.sm_count() as usize);
-        let few = if self.staying { 2 * blocks < multiprocessors } else { 2 * blocks < 3 * multiprocessors };
+        let few = if self.persistent { 2 * blocks < multiprocessors } else { 2 * blocks < 3 * multiprocessors };
         let suits = self.generic_suffix.is_none() && few && has_large_blocks(self.call.compute_capability());
         if suits { self.halved() } else { self }
     }
@@ -123,25 +126,25 @@ impl<'a> Kernels<'a> {
         let head_dim = self.op.heads.head_dim;
         let own_rows_saved = 2 * (self.rows / 2) * row_bytes(head_dim);
         let gradient_bytes = tensor_core_bytes(head_dim, self.call.compute_capability()).1 - own_rows_saved;
-        Self { rows: self.rows / 2, threads: 128, gradient_bytes, narrow: true, staying: false, ..self }
+        Self { rows: self.rows / 2, threads: 128, gradient_bytes, small: true, persistent: false, ..self }
     }
 
     /// Blocks for `heads` heads, and at least as many tiles of rows as there can be: each sequence, and
     /// each stretch of rows outside of them, may begin one more. Those not needed end at once.
     fn launch(&self, kernel: &str, heads: usize, shared_bytes: usize, args: Args) -> Result<(), RuntimeError> {
-        let Attention { heads: Heads { query, kv, head_dim }, scale, window, .. } = *self.op;
-        let sequences = self.call.active.sequences;
+        let Attention { heads: Heads { query, kv, head_dim }, scale, .. } = *self.op;
+        let sequences = self.sequences;
         let tiles = self.tokens / self.rows + sequences + 2;
         let args = args.i32(sequences as i32).i32(self.tokens as i32).i32(query as i32).i32(kv as i32);
         let args = if self.generic_suffix.is_some() { args.i32(head_dim as i32) } else { args };
-        let window = window.map_or(i32::MAX, |w| i32::try_from(w).unwrap_or(i32::MAX));
+        let window = self.op.window().map_or(i32::MAX, |w| i32::try_from(w).unwrap_or(i32::MAX));
         let args = args.f32(scale).i32(window);
         let kernel = match self.generic_suffix {
             Some(suffix) => format!("{kernel}_{suffix}"),
-            None if self.narrow => format!("{kernel}_narrow"),
+            None if self.small => format!("{kernel}_small"),
             None => kernel.to_owned(),
         };
-        let grid = match (self.tokens, self.staying) {
+        let grid = match (self.tokens, self.persistent) {
             (0, _) => (0, 1, 1),
             (_, true) => ((heads * tiles).min(self.call.sm_count() as usize) as u32, 1, 1),
             (_, false) => (heads as u32, tiles as u32, 1),
@@ -175,7 +178,7 @@ fn has_large_blocks(capability: (u32, u32)) -> bool {
 }
 
 /// Hopper, for whole panels.
-fn blocks_stay(head_dim: usize, capability: (u32, u32)) -> bool {
+fn blocks_persist(head_dim: usize, capability: (u32, u32)) -> bool {
     capability == (9, 0) && head_dim.is_multiple_of(64)
 }
 
@@ -184,7 +187,7 @@ const ALIGNMENT: usize = 1024;
 
 /// Shared memory of the forward kernel and of the gradients' where blocks stay, as `attention_hopper_forward.cuh` and
 /// `attention_hopper_gradient.cuh` divide it: everything twice, and what both sides tell each other.
-fn staying_bytes(head_dim: usize) -> (usize, usize) {
+fn persistent_bytes(head_dim: usize) -> (usize, usize) {
     let (item, ring) = (16, 32);
     let row_bytes = row_bytes(head_dim);
     let forward = 6 * 128 * row_bytes + 2 * item + 3 * ring;
@@ -215,8 +218,8 @@ mod tests {
             for head_dim in [64, 80, 96, 128] {
                 let (forward, gradient) = tensor_core_bytes(head_dim, capability);
                 assert!(forward.max(gradient) <= most_kib * 1024, "{capability:?}, head dim {head_dim}");
-                let (forward, gradient) = staying_bytes(head_dim);
-                let stays = blocks_stay(head_dim, capability);
+                let (forward, gradient) = persistent_bytes(head_dim);
+                let stays = blocks_persist(head_dim, capability);
                 assert!(!stays || forward.max(gradient) <= most_kib * 1024, "{capability:?}, head dim {head_dim}");
             }
         }

@@ -1,8 +1,8 @@
 use std::io;
 
-use plimsoll_graph::{DType, Target};
-use plimsoll_plan::{GPU_PARTIAL_ROWS, Region, Step};
-use plimsoll_runtime::{Active, Backend, Draw, Fill, Run, RuntimeError, Used};
+use plimsoll_graph::{BackendTraits, DType, ScheduleId};
+use plimsoll_plan::{Region, Step};
+use plimsoll_runtime::{Active, Backend, Draw, Fill, RuntimeError, Used};
 
 use crate::call::Call;
 use crate::device::{Device, MemoryInfo};
@@ -10,7 +10,7 @@ use crate::dispatch;
 use crate::draw;
 use crate::error::CudaError;
 use crate::nvml::Holder;
-use crate::record::{Recording, Recordings, Way};
+use crate::record::{Progress, Recording, Recordings};
 use crate::timer::{Laps, Timer};
 
 /// Scratch every product may use.
@@ -124,17 +124,16 @@ impl Backend for CudaBackend {
         self.device.name()
     }
 
-    fn run_schedule(&mut self, which: Run, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
+    fn run_schedule(&mut self, record: Option<ScheduleId>, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
         self.device.bind()?;
         let Self { device, recordings, .. } = self;
         let queue = || dispatch::run_all(steps, active, device);
-        // Sampling has another shape every time.
-        let Some(recordings) = recordings.as_mut().filter(|_| which != Run::Sample) else { return queue() };
+        let (Some(recordings), Some(which)) = (recordings.as_mut(), record) else { return queue() };
         let stream = device.compute_stream();
         match recordings.replay(which, active, stream)? {
-            Way::Plain => queue(),
-            Way::Replayed => Ok(()),
-            Way::Record => {
+            Progress::Plain => queue(),
+            Progress::Replayed => Ok(()),
+            Progress::Record => {
                 recordings.record(which, active, stream, queue)?;
                 recordings.replay(which, active, stream)?;
                 Ok(())
@@ -161,9 +160,8 @@ impl Backend for CudaBackend {
         self.memory().ok().map(|memory| self.device.usage().ours(memory))
     }
 
-    fn target(&self) -> Target {
-        let matmul_workspace_bytes = self.matmul_workspace_bytes;
-        Target { workers: 1, partial_rows: GPU_PARTIAL_ROWS, matmul_workspace_bytes }
+    fn traits(&self) -> BackendTraits {
+        BackendTraits { matmul_workspace_bytes: self.matmul_workspace_bytes, ..BackendTraits::gpu() }
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {

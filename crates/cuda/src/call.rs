@@ -49,7 +49,7 @@ impl<'a> Call<'a> {
         for buffer in step.inputs.iter().chain(&step.outputs) {
             device.locate(buffer.region)?;
             let rows = active.rows(buffer);
-            if rows > buffer.shape.rows() || rows * buffer.shape.cols() * buffer.dtype.bytes() > buffer.region.bytes {
+            if rows > buffer.shape.rows() || rows * buffer.shape.cols() * buffer.dtype().bytes() > buffer.region.bytes {
                 return Err(call.error(format!(
                     "{rows} rows do not fit value {} of shape {} in {} bytes",
                     buffer.value.0, buffer.shape, buffer.region.bytes
@@ -98,7 +98,7 @@ impl<'a> Call<'a> {
             rows: self.active.rows(buffer),
             planned_rows: buffer.shape.rows(),
             cols: buffer.shape.cols(),
-            dtype: buffer.dtype,
+            dtype: buffer.dtype(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Looking tokens up in a table, and summing gradients back into it.
 
 use plimsoll_graph::DType;
+use plimsoll_graph::ops::{Embed, EmbedGrad};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, type_suffix};
@@ -20,7 +21,7 @@ fn check_types(call: &Call, tokens: DType, table: DType) -> Result<(), RuntimeEr
     Ok(())
 }
 
-pub(crate) fn embed(call: &Call) -> Result<(), RuntimeError> {
+pub(crate) fn embed(op: &Embed, call: &Call) -> Result<(), RuntimeError> {
     let (table, tokens, out) = (call.input(0), call.input(1), call.output(0));
     check_types(call, out.dtype, table.dtype)?;
     let kernel = format!("embed_{}_{}", table.dtype.name(), out.dtype.name());
@@ -30,13 +31,14 @@ pub(crate) fn embed(call: &Call) -> Result<(), RuntimeError> {
         .ptr(out.ptr)
         .u32(out.rows as u32)
         .u32(out.cols as u32)
-        .i32(table.rows as i32);
+        .i32(table.rows as i32)
+        .f32(op.scale);
     call.launch(MODULE, &kernel, row_grid(call, &out)?, THREADS, 0, args)
 }
 
 /// Tokens are sorted by word first, so that each word's gradient has one block to add its rows up,
 /// in their order.
-pub(crate) fn embed_grad(call: &Call) -> Result<(), RuntimeError> {
+pub(crate) fn embed_grad(op: &EmbedGrad, call: &Call) -> Result<(), RuntimeError> {
     let (dx, tokens, old, table) = (call.input(0), call.input(1), call.input(2), call.output(0));
     check_types(call, dx.dtype, table.dtype)?;
     call.carry_over(&old, &table)?;
@@ -57,7 +59,8 @@ pub(crate) fn embed_grad(call: &Call) -> Result<(), RuntimeError> {
         .ptr(table.ptr)
         .i32(rows as i32)
         .i32(dx.cols as i32)
-        .i32(table.rows as i32);
+        .i32(table.rows as i32)
+        .f32(op.scale);
     let columns = dx.cols.div_ceil(SUM_THREADS * 16 / dx.dtype.bytes()) as u32;
     call.launch(MODULE, &kernel, (rows as u32, columns, 1), SUM_THREADS as u32, 0, args)
 }

@@ -4,16 +4,16 @@
 //! types and shapes alone, so a plan does not show in the bits.
 
 use plimsoll_graph::DType;
-use plimsoll_graph::ops::{Activation, AdapterShare, Adapters, Block};
+use plimsoll_graph::ops::{Activation, AdapterShare, Adapters, Columns};
 use plimsoll_runtime::RuntimeError;
 
 use crate::activation::curve;
 use crate::call::{Args, Call, Operand};
 use crate::elementwise::{THREADS, row_grid};
+use crate::low_rank::{WARP, fits, room_for};
 use crate::mask::Keep;
-use crate::narrow::{WARP, fits, room_for};
 
-/// Narrow columns that the kernels on tensor cores have room for.
+/// Low-rank columns that the kernels on tensor cores have room for.
 const ROOMS: [usize; 3] = [16, 32, 64];
 /// `SPANS_MAX` in `kernels/gated_adapters_plain.cu`.
 const SPANS_MAX: usize = 8;
@@ -26,11 +26,11 @@ pub(crate) struct Operands<'a> {
     pub share: Option<Share>,
 }
 
-/// Adapters, their narrow rows and second matrices.
+/// Adapters, their low-rank rows and second matrices.
 #[derive(Clone, Copy)]
 pub(crate) struct Added<'a> {
     pub adapters: &'a Adapters,
-    pub narrow: Operand,
+    pub low_rank: Operand,
     pub b: Operand,
 }
 
@@ -75,7 +75,7 @@ impl Operands<'_> {
     fn of_one_type(&self) -> Vec<Operand> {
         let mut all = vec![self.gate_up];
         all.extend(self.dy);
-        all.extend(self.added.iter().flat_map(|added| [added.narrow, added.b]));
+        all.extend(self.added.iter().flat_map(|added| [added.low_rank, added.b]));
         all.extend(self.share.iter().flat_map(|share| [share.dh, share.a]));
         all
     }
@@ -159,7 +159,7 @@ fn on_tensor_cores(
         _ => 0,
     };
     let [gate_b, up_b] = [0, 1].map(|side| place(side, |added, index, cols, _| added.b.at(index * cols, 0)));
-    let [gate_h, up_h] = [0, 1].map(|side| place(side, |added, index, _, rank| added.narrow.at(0, index * rank)));
+    let [gate_h, up_h] = [0, 1].map(|side| place(side, |added, index, _, rank| added.low_rank.at(0, index * rank)));
     let mut args = Args::new().ptr(gate_up.ptr);
     if let Some(dy) = dy {
         args = args.ptr(dy.ptr);
@@ -170,7 +170,7 @@ fn on_tensor_cores(
         .ptr(gate_h)
         .ptr(up_h)
         .ptr(call.output(0).ptr)
-        .u32(added.map_or(0, |added| added.narrow.cols) as u32)
+        .u32(added.map_or(0, |added| added.low_rank.cols) as u32)
         .u32(rows as u32)
         .u32(cols as u32)
         .u32(rank as u32)
@@ -196,7 +196,8 @@ fn plain(name: &str, call: &Call, operands: &Operands) -> Result<(), RuntimeErro
     let Operands { gate_up, dy, added, share } = operands;
     let mut spans: Vec<[u64; 4]> = Vec::new();
     if let Some(Added { adapters, b, .. }) = added {
-        let span = |(block, row, first): (Block, usize, usize)| [block.start, block.len, row, first].map(|n| n as u64);
+        let span =
+            |(block, row, first): (Columns, usize, usize)| [block.start, block.len, row, first].map(|n| n as u64);
         spans.extend(adapters.places(b.cols).map(span));
     }
     if spans.len() > SPANS_MAX {
@@ -207,10 +208,10 @@ fn plain(name: &str, call: &Call, operands: &Operands) -> Result<(), RuntimeErro
         args = args.ptr(dy.ptr);
     }
     let mut args = args
-        .ptr(added.map_or(0, |added| added.narrow.ptr))
+        .ptr(added.map_or(0, |added| added.low_rank.ptr))
         .ptr(added.map_or(0, |added| added.b.ptr))
         .ptr(call.output(0).ptr)
-        .u32(added.map_or(0, |added| added.narrow.cols) as u32)
+        .u32(added.map_or(0, |added| added.low_rank.cols) as u32)
         .u32(gate_up.rows as u32)
         .u32(operands.cols() as u32)
         .u32(added.map_or(0, |added| added.b.cols) as u32)
@@ -232,10 +233,10 @@ fn plain(name: &str, call: &Call, operands: &Operands) -> Result<(), RuntimeErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::narrow::shared_bytes_max;
+    use crate::low_rank::shared_bytes_max;
 
     fn adapters(blocks: &[(usize, usize)]) -> Adapters {
-        let blocks = blocks.iter().map(|&(start, len)| Block { start, len }).collect();
+        let blocks = blocks.iter().map(|&(start, len)| Columns { start, len }).collect();
         Adapters { alpha: 1.0, blocks, total: 128 }
     }
 

@@ -44,7 +44,7 @@ fn numbers(step: &Step) -> Option<&[Buffer]> {
 fn same_rule(a: &Step, b: &Step) -> bool {
     let (Some(a_numbers), Some(b_numbers)) = (numbers(a), numbers(b)) else { return false };
     let same_numbers = a_numbers.iter().zip(b_numbers).all(|(a, b)| a.region == b.region);
-    let same_types = a.outputs.iter().map(|a| a.dtype).eq(b.outputs.iter().map(|b| b.dtype));
+    let same_types = a.outputs.iter().map(|a| a.storage).eq(b.outputs.iter().map(|b| b.storage));
     a.op == b.op && same_numbers && same_types
 }
 

@@ -12,7 +12,7 @@
 
 mod activation;
 mod adapter;
-mod adapter_narrow;
+mod adapter_low_rank;
 mod attention;
 mod backend;
 mod blas;
@@ -32,9 +32,9 @@ mod grouping;
 mod library;
 mod linear;
 mod loss;
+mod low_rank;
 mod mask;
 mod modules;
-mod narrow;
 mod norm;
 mod nvml;
 mod optimizer;

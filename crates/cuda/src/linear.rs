@@ -1,6 +1,6 @@
 //! Products between tokens and weights, their gradients, and the bias's.
 //!
-//! Products with a small rank on one side are made by kernels of our own (`narrow`), which mask while
+//! Products with a small rank on one side are made by kernels of our own (`low_rank`), which mask while
 //! they multiply. Dropout in any other product is made by masking runs of rows into the workspace.
 
 use std::ops::Range;
@@ -11,8 +11,8 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::blas::{Bias, Factor, Onto, Product};
 use crate::call::{Args, Call, Operand, two_types, type_suffix};
+use crate::low_rank;
 use crate::mask::Keep;
-use crate::narrow;
 
 const MODULE: &str = "linear";
 const BLOCK: u32 = 256;
@@ -22,7 +22,7 @@ const BIAS_ROWS_MIN: usize = 64;
 const ALIGNMENT: usize = 256;
 
 pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
-    if let Some(done) = narrow::run(op, call) {
+    if let Some(done) = low_rank::run(op, call) {
         return done;
     }
     match op.kind {

@@ -50,9 +50,9 @@ impl Scratch {
     fn new(call: &Call, rows: usize, vocabulary: usize, dtype: DType, grad: bool) -> Result<Self, RuntimeError> {
         let (start, bytes) = call.workspace();
         let entries = rows * vocabulary;
-        let narrow = grad && dtype != DType::F32;
-        let d_logits = if narrow { entries * 4 } else { 0 };
-        let used = entries * if narrow { 6 } else { 4 };
+        let sixteen = grad && dtype != DType::F32;
+        let d_logits = if sixteen { entries * 4 } else { 0 };
+        let used = entries * if sixteen { 6 } else { 4 };
         let taken = used.next_multiple_of(ALIGNMENT);
         let needed = taken + rows * 8;
         if needed > bytes {

@@ -1,8 +1,8 @@
 //! RMS norms: of a token's features, alone or joined with the residual sum, and of each head.
 
 use plimsoll_graph::DType;
+use plimsoll_graph::GPU_PARTIAL_ROWS;
 use plimsoll_graph::ops::{HeadNorm, HeadNormGrad, Heads, RmsNorm, RmsNormGrad};
-use plimsoll_plan::GPU_PARTIAL_ROWS;
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};

@@ -2,8 +2,7 @@
 //! are small, so a launch takes many of them: a table of addresses travels in the kernel's parameters.
 
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
-use plimsoll_graph::{DType, Op};
-use plimsoll_plan::GPU_PARTIAL_ROWS;
+use plimsoll_graph::{DType, GPU_PARTIAL_ROWS, GPU_UPDATES_PER_LAUNCH, Op};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand, type_suffix};
@@ -22,7 +21,6 @@ const PARAMETER_BYTES_MAX: usize = 4096;
 /// What the parameters beside a table may take.
 const OTHER_BYTES_MAX: usize = 64;
 const NORM_ROWS: usize = 168;
-const UPDATE_ROWS: usize = 72;
 
 /// Address, elements, and the end of its blocks below the elements of each.
 type NormRow = [u64; 3];
@@ -30,7 +28,7 @@ type NormRow = [u64; 3];
 type UpdateRow = [u64; 7];
 
 const _: () = assert!(NORM_ROWS * size_of::<NormRow>() + OTHER_BYTES_MAX <= PARAMETER_BYTES_MAX);
-const _: () = assert!(UPDATE_ROWS * size_of::<UpdateRow>() + OTHER_BYTES_MAX <= PARAMETER_BYTES_MAX);
+const _: () = assert!(GPU_UPDATES_PER_LAUNCH * size_of::<UpdateRow>() + OTHER_BYTES_MAX <= PARAMETER_BYTES_MAX);
 
 /// Two numbers of a row in one word.
 fn pair(low: u32, high: u32) -> u64 {
@@ -74,12 +72,6 @@ pub(crate) fn global_norm(op: &GlobalNorm, call: &Call) -> Result<(), RuntimeErr
     let max_norm = op.max_norm.unwrap_or(f32::INFINITY);
     let args = Args::new().ptr(partial).ptr(call.output(0).ptr).u32(parts as u32).f32(max_norm);
     call.launch(MODULE, "clip_factor", (1, 1, 1), FACTOR_THREADS, 0, args)
-}
-
-/// `1 - β` for the β that was written as a decimal: a float32 of 0.999 is off by a part in 10⁵ there.
-fn complement(beta: f32) -> f32 {
-    let written = (f64::from(beta) * 1e7).round() / 1e7;
-    (1.0 - written) as f32
 }
 
 /// Types of parameter, gradient and state as kernel names spell them.
@@ -167,9 +159,9 @@ fn with_numbers(args: Args, call: &Call) -> Args {
         Op::AdamW(AdamW { beta1, beta2, eps, weight_decay, .. }) => args
             .ptr(call.input(4).ptr)
             .ptr(call.input(5).ptr)
-            .f32(complement(*beta1))
-            .f32(*beta2)
-            .f32(complement(*beta2))
+            .f32((1.0 - beta1) as f32)
+            .f32(*beta2 as f32)
+            .f32((1.0 - beta2) as f32)
             .f32(*eps)
             .f32(*weight_decay),
         Op::Sgd(Sgd { momentum, weight_decay, .. }) => {
@@ -190,10 +182,10 @@ pub(crate) fn update_one(call: &Call) -> Result<(), RuntimeError> {
 
 /// Updates of different tensors by the same rule with the same numbers: bit for bit what each alone would give.
 pub(crate) fn update_many(calls: &[Call]) -> Result<(), RuntimeError> {
-    for calls in calls.chunks(UPDATE_ROWS) {
+    for calls in calls.chunks(GPU_UPDATES_PER_LAUNCH) {
         let updates = calls.iter().map(Update::new).collect::<Result<Vec<_>, _>>()?;
         let (rows, blocks) = update_rows(&updates);
-        let args = Args::with_table(&rows, UPDATE_ROWS).u32(rows.len() as u32);
+        let args = Args::with_table(&rows, GPU_UPDATES_PER_LAUNCH).u32(rows.len() as u32);
         let kernel = format!("{}_many_{}", updates[0].rule, updates[0].types);
         calls[0].launch(MODULE, &kernel, (blocks as u32, 1, 1), UPDATE_THREADS, 0, with_numbers(args, &calls[0]))?;
     }

@@ -1,4 +1,4 @@
-//! The card's own figures: measured at first use, kept on disk from then on.
+//! The card's own figures: measured at first use, stored on disk from then on.
 
 mod cases;
 mod file;
@@ -13,7 +13,7 @@ use plimsoll_runtime::{Backend, RuntimeError};
 
 use crate::CudaBackend;
 
-/// What is known of a card, and where it is kept.
+/// What is known of a card, and where it is stored.
 #[derive(Debug, Clone)]
 pub struct Profile {
     pub rates: Arc<CardRates>,
@@ -29,16 +29,16 @@ impl CudaBackend {
     /// Must come before the arena is taken.
     pub fn profile(&mut self, anew: bool) -> Result<Profile, RuntimeError> {
         let key = self.device().profile_key();
-        let kept = file::Kept::of_user(self.name(), &key);
-        let known = if anew { None } else { kept.read() };
+        let stored = file::CardFile::of_user(self.name(), &key);
+        let known = if anew { None } else { stored.read() };
         if let Some(rates) = known {
-            return Ok(Profile { rates: Arc::new(rates), file: kept.path(), fresh: false });
+            return Ok(Profile { rates: Arc::new(rates), file: stored.path(), fresh: false });
         }
         let rates = measure::measure(self)?;
         if !rates.is_sound() {
             return Err(RuntimeError::Device { reason: format!("{}: rates make no sense: {rates:?}", self.name()) });
         }
-        kept.write(&rates);
-        Ok(Profile { rates: Arc::new(rates), file: kept.path(), fresh: true })
+        stored.write(&rates);
+        Ok(Profile { rates: Arc::new(rates), file: stored.path(), fresh: true })
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use cudarc::driver::{result, sys};
-use plimsoll_runtime::{Active, Run};
+use plimsoll_graph::ScheduleId;
+use plimsoll_runtime::Active;
 
 use crate::error::{CudaError, driver_error};
 
@@ -53,11 +54,11 @@ impl Recording {
 #[derive(Default)]
 pub(crate) struct Recordings {
     /// `None`: run once step by step, to be recorded the next time.
-    known: HashMap<(Run, Active), Option<Recording>>,
+    known: HashMap<(ScheduleId, Active), Option<Recording>>,
 }
 
 /// What to do with a schedule.
-pub(crate) enum Way {
+pub(crate) enum Progress {
     /// Everything it uses is not loaded yet: run it step by step.
     Plain,
     Record,
@@ -66,16 +67,21 @@ pub(crate) enum Way {
 
 impl Recordings {
     /// Replays the schedule if it was recorded.
-    pub(crate) fn replay(&mut self, which: Run, active: Active, stream: sys::CUstream) -> Result<Way, CudaError> {
+    pub(crate) fn replay(
+        &mut self,
+        which: ScheduleId,
+        active: Active,
+        stream: sys::CUstream,
+    ) -> Result<Progress, CudaError> {
         match self.known.get(&(which, active)) {
             Some(Some(recording)) => {
                 recording.launch(stream)?;
-                Ok(Way::Replayed)
+                Ok(Progress::Replayed)
             }
-            Some(None) => Ok(Way::Record),
+            Some(None) => Ok(Progress::Record),
             None => {
                 self.known.insert((which, active), None);
-                Ok(Way::Plain)
+                Ok(Progress::Plain)
             }
         }
     }
@@ -83,7 +89,7 @@ impl Recordings {
     /// Records what `queue` puts on the stream.
     pub(crate) fn record<E: From<CudaError>>(
         &mut self,
-        which: Run,
+        which: ScheduleId,
         active: Active,
         stream: sys::CUstream,
         queue: impl FnOnce() -> Result<(), E>,

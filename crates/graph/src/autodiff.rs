@@ -46,18 +46,6 @@ impl Backward<'_> {
         self.grads.insert(value, grad);
     }
 
-    /// Takes back the node that was emitted last, if it made nothing but `value` and the rule that asks can do its work:
-    /// nobody has read the value yet, and nobody will.
-    pub fn take_back(&mut self, value: ValueId, wanted: impl FnOnce(&Node, &Graph) -> bool) -> Option<Node> {
-        let newest = value.index() + 1 == self.graph.values.len();
-        let node = self.graph.nodes.last().filter(|node| newest && node.outputs == [value])?;
-        if !wanted(node, self.graph) {
-            return None;
-        }
-        self.graph.values.pop();
-        self.graph.nodes.pop()
-    }
-
     /// Adds a contribution to a value's gradient.
     pub fn accumulate(&mut self, value: ValueId, grad: ValueId) -> Result<(), GraphError> {
         if !self.needs(value) {
@@ -75,6 +63,18 @@ impl Backward<'_> {
     pub fn emit_one(&mut self, op: impl Into<Op>, inputs: &[ValueId], of: ValueId) -> Result<ValueId, GraphError> {
         let name = format!("d:{}", self.graph.value(of).name);
         self.graph.apply(op, inputs, &name, Class::NONE)
+    }
+
+    /// Emits an operator whose outputs are the gradients of these values, in order.
+    pub fn emit_all(
+        &mut self,
+        op: impl Into<Op>,
+        inputs: &[ValueId],
+        of: &[ValueId],
+    ) -> Result<Vec<ValueId>, GraphError> {
+        let names: Vec<String> = of.iter().map(|&v| format!("d:{}", self.graph.value(v).name)).collect();
+        let names: Vec<(&str, Class)> = names.iter().map(|name| (name.as_str(), Class::NONE)).collect();
+        self.graph.apply_all(op, inputs, &names)
     }
 
     /// Emits an operator whose only output is a parameter's gradient with a contribution added.
@@ -137,7 +137,7 @@ impl Backward<'_> {
                 value.name.clone_from(&source.name);
                 value.slot = source.slot;
             }
-            outputs.push(self.graph.add_value(value));
+            outputs.push(self.graph.add_value(value)?);
         }
         for (parameter, &updated) in parameters.iter().zip(&outputs[first + 1..]) {
             self.parameters.insert(*parameter, updated);
@@ -163,13 +163,13 @@ pub fn differentiate(
         let slot = slots.add(Slot {
             name: format!("grad:{}", value.name),
             shape: value.shape,
-            dtype: grad_dtype,
+            storage: grad_dtype.into(),
             role: Role::Gradient,
             extent: Extent::Fixed,
             layer: value.layer,
-        });
+        })?;
         grad_slots.push(slot);
-        parameters.insert(parameter, graph.slot(slots, slot));
+        parameters.insert(parameter, graph.slot(slots, slot)?);
     }
     let needs = reaches(graph, trainable);
     let forward = graph.nodes.len();

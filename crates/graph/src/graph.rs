@@ -52,17 +52,22 @@ impl Graph {
     }
 
     /// Brings a slot into this graph as its first version.
-    pub fn slot(&mut self, slots: &SlotTable, id: SlotId) -> ValueId {
+    pub fn slot(&mut self, slots: &SlotTable, id: SlotId) -> Result<ValueId, GraphError> {
         let known = self.values.iter().position(|v| v.slot == Some(id));
         match known {
-            Some(index) => ValueId(index as u32),
+            Some(index) => Ok(ValueId(index as u32)),
             None => self.add_value(slots.value(id)),
         }
     }
 
-    pub fn add_value(&mut self, value: Value) -> ValueId {
+    /// Fails where no memory could hold the value.
+    pub fn add_value(&mut self, value: Value) -> Result<ValueId, GraphError> {
+        value.check()?;
+        if self.values.len() >= crate::VALUES_MAX {
+            return Err(GraphError::TooMany { what: "values", max: crate::VALUES_MAX });
+        }
         self.values.push(value);
-        ValueId(self.values.len() as u32 - 1)
+        Ok(ValueId(self.values.len() as u32 - 1))
     }
 
     /// Adds an operator with one output of the given name and class.
@@ -107,7 +112,7 @@ impl Graph {
                 }
             }
         }
-        let ids: Vec<ValueId> = outputs.into_iter().map(|v| self.add_value(v)).collect();
+        let ids: Vec<ValueId> = outputs.into_iter().map(|v| self.add_value(v)).collect::<Result<_, _>>()?;
         self.nodes.push(Node {
             op,
             inputs: inputs.to_vec(),

@@ -4,16 +4,30 @@
 mod autodiff;
 mod cost;
 mod error;
+mod fusion;
 mod graph;
 mod op;
 pub mod ops;
+mod optimizer;
 mod program;
+mod storage;
+mod stream;
 mod value;
 
 pub use autodiff::{Backward, differentiate};
-pub use cost::{CPU_PACKING_BYTES, Cost, Target, Unit};
+pub use cost::{
+    BackendTraits, CPU_PACKING_BYTES, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES, GPU_UPDATES_PER_LAUNCH,
+    Product, Work,
+};
 pub use error::GraphError;
+pub use fusion::{fuse_backward, fuse_forward};
 pub use graph::{Graph, Node, NodeId, Phase};
 pub use op::{Alias, Io, Op, OpRule};
-pub use program::{BatchShape, Program, Slot, SlotId, SlotTable};
+pub use optimizer::{Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, UpdateOperands, optimizer_named};
+pub use program::{BatchShape, Cadence, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape};
+pub use storage::{BlockFormat, Storage, TENSOR_BYTES_MAX};
+pub use stream::{STREAMS_MAX, StreamId, Streams};
 pub use value::{Class, DType, Extent, Role, Shape, Value, ValueId};
+
+/// No graph has more values, and no program more slots.
+pub const VALUES_MAX: usize = 1 << 20;

@@ -1,6 +1,6 @@
 use crate::autodiff::Backward;
 use crate::ops::*;
-use crate::{Cost, DType, Extent, GraphError, Node, Role, Shape, Target, Value, ValueId};
+use crate::{BackendTraits, Cost, DType, Extent, GraphError, Node, Role, Shape, Value, ValueId, Work};
 
 /// How an output may share bytes with an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +31,31 @@ pub trait OpRule {
     fn aliases(&self) -> Vec<Alias> {
         Vec::new()
     }
-    fn cost(&self, io: &Io) -> Cost;
+    /// What it does, one part behind another.
+    fn work(&self, io: &Io) -> Vec<Work>;
+    fn cost(&self, io: &Io) -> Cost {
+        Cost::of(&self.work(io))
+    }
     /// Scratch that exists only while the operator runs.
-    fn workspace_bytes(&self, _io: &Io, _target: &Target) -> usize {
+    fn workspace_bytes(&self, _io: &Io, _traits: &BackendTraits) -> usize {
         0
+    }
+    /// On which line of the memory table its scratch appears.
+    fn workspace_role(&self) -> Role {
+        Role::Workspace
+    }
+    /// Kernels and copies on a GPU at most. Most operators are one, with a second where partial sums meet or a copy is
+    /// made.
+    fn launches(&self) -> usize {
+        2
+    }
+    /// Executions of this operator on different tensors that a GPU does in one launch.
+    fn tensors_per_launch(&self) -> usize {
+        1
+    }
+    /// Whether it writes only some columns of its outputs; others write the rest.
+    fn writes_some_columns(&self) -> bool {
+        false
     }
     /// A cheaper way to make one of this node's outputs again once another of them is there:
     /// the operator and its inputs. `None`: only by running the node itself again.
@@ -103,11 +124,23 @@ impl OpRule for Op {
     fn aliases(&self) -> Vec<Alias> {
         self.rule().aliases()
     }
-    fn cost(&self, io: &Io) -> Cost {
-        self.rule().cost(io)
+    fn work(&self, io: &Io) -> Vec<Work> {
+        self.rule().work(io)
     }
-    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
-        self.rule().workspace_bytes(io, target)
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
+        self.rule().workspace_bytes(io, traits)
+    }
+    fn workspace_role(&self) -> Role {
+        self.rule().workspace_role()
+    }
+    fn launches(&self) -> usize {
+        self.rule().launches()
+    }
+    fn tensors_per_launch(&self) -> usize {
+        self.rule().tensors_per_launch()
+    }
+    fn writes_some_columns(&self) -> bool {
+        self.rule().writes_some_columns()
     }
     fn rebuild(&self, node: &Node, output: usize) -> Option<(Op, Vec<ValueId>)> {
         self.rule().rebuild(node, output)
@@ -122,7 +155,7 @@ pub(crate) fn output(shape: &[usize], dtype: DType, role: Role, extent: Extent) 
     Value {
         name: String::new(),
         shape: Shape::new(shape),
-        dtype,
+        storage: dtype.into(),
         role,
         extent,
         layer: None,

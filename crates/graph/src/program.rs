@@ -1,14 +1,64 @@
-use crate::{DType, Extent, Graph, Role, Shape, Value};
+use std::collections::BTreeMap;
+
+use crate::storage::Storage;
+use crate::stream::Streams;
+use crate::{DType, Extent, Graph, GraphError, Role, Shape, Value};
+
+/// What a micro-batch can hold of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StreamShape {
+    /// Token slots.
+    pub tokens: usize,
+    /// Places for sequences, those that fill an unused rest up included.
+    pub sequences: usize,
+    /// Longest sequence, which bounds attention's cost and the rotary table.
+    pub max_length: usize,
+}
 
 /// What a micro-batch can hold at most. The graph is built for exactly this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BatchShape {
-    /// Token slots of one micro-batch.
-    pub tokens: usize,
-    /// Sequences of one micro-batch.
-    pub sequences: usize,
-    /// Longest sequence, which bounds attention's cost and the rotary table.
-    pub max_length: usize,
+    pub streams: Streams<StreamShape>,
+}
+
+impl BatchShape {
+    /// Of a model with one stream.
+    pub fn one(main: StreamShape) -> Self {
+        Self { streams: Streams::one(main) }
+    }
+
+    /// Token slots for `own` sequences of an update, and places for the sequences that fill an unused rest up. Sequences
+    /// of one number belong together in all streams, so each stream has as many places as the one that needs most.
+    pub fn with_filling(tokens: Streams<usize>, max_length: Streams<usize>, own: usize, group: usize) -> Self {
+        let longest = tokens.as_slice().iter().copied().max().unwrap_or(0);
+        let sequences = own.min(longest / group * group) + filling(tokens, max_length, group);
+        let shapes: Vec<StreamShape> = tokens
+            .iter()
+            .map(|(stream, tokens)| StreamShape { tokens, sequences, max_length: max_length[stream] })
+            .collect();
+        Self { streams: Streams::new(&shapes) }
+    }
+
+    /// Sequences of an update that it takes, in groups of which none is divided.
+    pub fn own_sequences(&self, group: usize) -> usize {
+        let filling = filling(self.streams.map(|s| s.tokens), self.streams.map(|s| s.max_length), group);
+        self.main().sequences.saturating_sub(filling).max(group)
+    }
+
+    pub fn main(&self) -> StreamShape {
+        self.streams.main()
+    }
+
+    /// Token slots of the main stream.
+    pub fn tokens(&self) -> usize {
+        self.main().tokens
+    }
+}
+
+/// Places for the sequences that fill up a rest of any length.
+fn filling(tokens: Streams<usize>, max_length: Streams<usize>, group: usize) -> usize {
+    let of_stream = |(stream, tokens): (_, usize)| group * tokens.div_ceil(max_length[stream]);
+    tokens.iter().map(of_stream).max().unwrap_or(0)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,15 +69,20 @@ pub struct SlotId(pub u32);
 pub struct Slot {
     pub name: String,
     pub shape: Shape,
-    pub dtype: DType,
+    pub storage: Storage,
     pub role: Role,
     pub extent: Extent,
     pub layer: Option<u32>,
 }
 
 impl Slot {
+    /// The type of its elements once read.
+    pub fn dtype(&self) -> DType {
+        self.storage.element
+    }
+
     pub fn bytes(&self) -> usize {
-        self.shape.elements() * self.dtype.bytes()
+        self.storage.bytes(&self.shape).expect("checked when the slot was added")
     }
 }
 
@@ -37,10 +92,15 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    pub fn add(&mut self, slot: Slot) -> SlotId {
+    /// Fails where no memory could hold the slot.
+    pub fn add(&mut self, slot: Slot) -> Result<SlotId, GraphError> {
         debug_assert!(self.find(&slot.name).is_none(), "slot {} exists twice", slot.name);
+        slot.storage.bytes(&slot.shape)?;
+        if self.slots.len() >= crate::VALUES_MAX {
+            return Err(GraphError::TooMany { what: "slots", max: crate::VALUES_MAX });
+        }
         self.slots.push(slot);
-        SlotId(self.slots.len() as u32 - 1)
+        Ok(SlotId(self.slots.len() as u32 - 1))
     }
 
     pub fn get(&self, id: SlotId) -> &Slot {
@@ -69,7 +129,7 @@ impl SlotTable {
         Value {
             name: slot.name.clone(),
             shape: slot.shape,
-            dtype: slot.dtype,
+            storage: slot.storage,
             role: slot.role,
             extent: slot.extent,
             layer: slot.layer,
@@ -79,17 +139,73 @@ impl SlotTable {
     }
 }
 
+/// A schedule by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ScheduleId(pub &'static str);
+
+impl ScheduleId {
+    /// Forward and backward of one micro-batch; gradients accumulate.
+    pub const MICRO_STEP: Self = Self("micro-step");
+    /// Once per update: norm, clip, optimizer; leaves the gradients zeroed.
+    pub const UPDATE: Self = Self("update");
+    /// Forward and loss only.
+    pub const EVALUATE: Self = Self("evaluation");
+    /// Forward, then the logits of each sequence's last token. Models that make no text have none.
+    pub const SAMPLE: Self = Self("sampling");
+}
+
+/// How often a schedule runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cadence {
+    /// For every micro-batch of an update.
+    MicroBatch,
+    /// Once for every update.
+    Update,
+    /// Beside training.
+    Aside,
+}
+
+/// One schedule before it has addresses.
+#[derive(Debug, Clone)]
+pub struct ScheduleGraph {
+    pub graph: Graph,
+    pub cadence: Cadence,
+    /// Whether a device may record it: it has the same shape every time.
+    pub recorded: bool,
+}
+
 /// Everything a run executes: graphs over one table of slots.
 #[derive(Debug, Clone)]
 pub struct Program {
     pub batch: BatchShape,
     pub slots: SlotTable,
-    /// Forward and backward of one micro-batch; gradients accumulate.
-    pub micro_step: Graph,
-    /// Once per update: norm, clip, optimizer; leaves the gradients zeroed.
-    pub update: Graph,
-    /// Forward and loss only.
-    pub evaluate: Graph,
-    /// Forward, then the logits of each sequence's last token; without a node where the model makes no text.
-    pub sample: Graph,
+    pub schedules: BTreeMap<ScheduleId, ScheduleGraph>,
+}
+
+impl Program {
+    /// # Panics
+    /// If the program has no such schedule.
+    pub fn graph(&self, id: ScheduleId) -> &Graph {
+        &self.schedules[&id].graph
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_always_a_place_for_sequences_that_fill_a_micro_batch_up() {
+        for (tokens, max_length, group) in [(64usize, 32, 1), (65, 32, 1), (96, 48, 2), (100, 16, 2)] {
+            for own in (1..20).map(|n| n * group) {
+                let shape = BatchShape::with_filling(Streams::one(tokens), Streams::one(max_length), own, group);
+                let filling = group * tokens.div_ceil(max_length);
+                assert_eq!(shape.main().sequences, own + filling);
+                assert_eq!(shape.own_sequences(group), own);
+            }
+        }
+        let two = BatchShape::with_filling(Streams::new(&[64, 100]), Streams::new(&[32, 10]), 8, 1);
+        assert!(two.streams.as_slice().iter().all(|stream| stream.sequences == 8 + 10));
+        assert_eq!(two.own_sequences(1), 8);
+    }
 }

@@ -1,5 +1,9 @@
 use std::fmt;
 
+use crate::GraphError;
+use crate::storage::Storage;
+use crate::stream::StreamId;
+
 /// How one element is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
@@ -58,8 +62,13 @@ impl Shape {
         self.rank as usize
     }
 
+    /// The product of all dimensions. Tables and graphs admit no shape whose product is not a number.
     pub fn elements(&self) -> usize {
-        self.dims().iter().product()
+        self.checked_elements().expect("checked when the value was added")
+    }
+
+    pub fn checked_elements(&self) -> Option<usize> {
+        self.dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))
     }
 
     /// First dimension; tokens for activations, or sequences.
@@ -105,12 +114,27 @@ pub enum Role {
 pub enum Extent {
     /// Always all of it.
     Fixed,
-    /// As many rows as the micro-batch has tokens.
-    Tokens,
-    /// As many rows as the micro-batch has sequences.
-    Sequences,
-    /// One row more than there are sequences: their boundaries.
-    Boundaries,
+    /// As many rows as the stream has tokens.
+    Tokens(StreamId),
+    /// As many rows as the stream has sequences.
+    Sequences(StreamId),
+    /// One row more than the stream has sequences: their boundaries.
+    Boundaries(StreamId),
+}
+
+impl Extent {
+    /// Of the stream that bears the loss; the only one of a decoder.
+    pub const TOKENS: Extent = Extent::Tokens(StreamId::MAIN);
+    pub const SEQUENCES: Extent = Extent::Sequences(StreamId::MAIN);
+    pub const BOUNDARIES: Extent = Extent::Boundaries(StreamId::MAIN);
+
+    /// The stream whose tokens or sequences the rows are counted by.
+    pub fn stream(self) -> Option<StreamId> {
+        match self {
+            Extent::Fixed => None,
+            Extent::Tokens(stream) | Extent::Sequences(stream) | Extent::Boundaries(stream) => Some(stream),
+        }
+    }
 }
 
 /// The kind of an activation within its layer. Recompute decides per class and layer.
@@ -136,7 +160,7 @@ impl ValueId {
 pub struct Value {
     pub name: String,
     pub shape: Shape,
-    pub dtype: DType,
+    pub storage: Storage,
     pub role: Role,
     pub extent: Extent,
     pub layer: Option<u32>,
@@ -146,7 +170,17 @@ pub struct Value {
 }
 
 impl Value {
+    /// The type of its elements once read.
+    pub fn dtype(&self) -> DType {
+        self.storage.element
+    }
+
     pub fn bytes(&self) -> usize {
-        self.shape.elements() * self.dtype.bytes()
+        self.storage.bytes(&self.shape).expect("checked when the value was added")
+    }
+
+    /// That its size is one memory could have.
+    pub(crate) fn check(&self) -> Result<(), GraphError> {
+        self.storage.bytes(&self.shape).map(|_| ())
     }
 }

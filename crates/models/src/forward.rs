@@ -194,14 +194,14 @@ impl<'a> Forward<'a> {
         let (gate_up, adapted) = if inside {
             // What the adapters add is added where the product is read next, and so never written.
             let prefix = format!("layers.{layer}.{}", gate_up.name);
-            let adapted = self.narrow_rows(x, &prefix, &gate_up)?;
+            let adapted = self.low_rank_rows(x, &prefix, &gate_up)?;
             (self.base_product(x, None, &prefix, &gate_up, Class("gate_up"))?, adapted)
         } else {
             (self.project(x, layer, &gate_up, Class("gate_up"))?, None)
         };
-        let (adapters, narrow) = adapted.unzip();
+        let (adapters, low_rank) = adapted.unzip();
         let mut operands = vec![gate_up];
-        operands.extend(narrow.into_iter().flatten());
+        operands.extend(low_rank.into_iter().flatten());
         let op = Gated { activation: self.decoder.config.activation, adapters };
         let act = self.graph.apply(op, &operands, &format!("layers.{layer}.mlp_act"), Class("mlp_act"))?;
         self.project(act, layer, &down, Class::NONE)
@@ -217,7 +217,7 @@ impl<'a> Forward<'a> {
         class: Class,
     ) -> Result<ValueId, ModelError> {
         let prefix = format!("layers.{layer}.{}", projection.name);
-        let onto = match self.narrow_rows(x, &prefix, projection)? {
+        let onto = match self.low_rank_rows(x, &prefix, projection)? {
             Some((adapters, operands)) => {
                 Some(self.graph.apply(AdapterUp(adapters), &operands, &format!("{prefix}.adapted"), Class::NONE)?)
             }
@@ -268,9 +268,9 @@ impl<'a> Forward<'a> {
         operands
     }
 
-    /// The adapters of a projection, their narrow rows and second matrices; `None` if it has none. Adapters that read the
+    /// The adapters of a projection, their low-rank rows and second matrices; `None` if it has none. Adapters that read the
     /// same input drop the same elements of it.
-    fn narrow_rows(
+    fn low_rank_rows(
         &mut self,
         x: ValueId,
         prefix: &str,
@@ -289,8 +289,8 @@ impl<'a> Forward<'a> {
             operands.extend([self.row_ids()?, self.slot(self.inputs.rng_key)]);
         }
         let op = Linear { dropout, ..Linear::forward() };
-        let narrow = self.graph.apply(op, &operands, &format!("{prefix}.narrow"), Class("adapter"))?;
+        let low_rank = self.graph.apply(op, &operands, &format!("{prefix}.low_rank"), Class("adapter"))?;
         let adapters = Adapters { alpha: lora.scale(), blocks, total: projection.out_features() };
-        Ok(Some((adapters, [narrow, b])))
+        Ok(Some((adapters, [low_rank, b])))
     }
 }

@@ -1,6 +1,8 @@
 //! A program with addresses.
 
-use plimsoll_graph::{BatchShape, Graph, Program, SlotId, SlotTable, Target, ValueId};
+use std::collections::BTreeMap;
+
+use plimsoll_graph::{BackendTraits, BatchShape, Graph, Program, ScheduleId, SlotId, SlotTable, ValueId};
 
 use crate::layout::layout;
 use crate::lifetimes::{Lifetime, Lifetimes, aligned, lifetimes};
@@ -13,10 +15,7 @@ pub struct Plan {
     pub batch: BatchShape,
     pub slots: SlotTable,
     pub slot_regions: Vec<Region>,
-    pub micro_step: Schedule,
-    pub update: Schedule,
-    pub evaluate: Schedule,
-    pub sample: Schedule,
+    pub schedules: BTreeMap<ScheduleId, Schedule>,
     pub arena_bytes: usize,
     /// No layout of these schedules can be smaller.
     pub lower_bound_bytes: usize,
@@ -29,39 +28,34 @@ impl Plan {
         self.slot_regions[id.0 as usize]
     }
 
-    pub fn schedules(&self) -> [(&'static str, &Schedule); 4] {
-        [
-            ("micro-step", &self.micro_step),
-            ("update", &self.update),
-            ("evaluation", &self.evaluate),
-            ("sampling", &self.sample),
-        ]
+    /// # Panics
+    /// If the plan has no such schedule.
+    pub fn schedule(&self, id: ScheduleId) -> &Schedule {
+        &self.schedules[&id]
     }
 }
 
 /// Lays out every graph of the program over the same arena: slots at the bottom, the rest above them.
-pub fn assemble(program: &Program, target: &Target) -> Plan {
+pub fn assemble(program: &Program, traits: &BackendTraits) -> Plan {
     let mut slot_regions = Vec::with_capacity(program.slots.len());
     let mut base = 0;
     for (_, slot) in program.slots.iter() {
         slot_regions.push(Region { place: Place::Device, offset: base, bytes: slot.bytes() });
         base += aligned(slot.bytes());
     }
-    let graphs = [&program.micro_step, &program.update, &program.evaluate, &program.sample];
-    let laid: Vec<Laid> = graphs.iter().map(|graph| Laid::new(graph, target)).collect();
+    let laid: Vec<Laid> = program.schedules.values().map(|schedule| Laid::new(&schedule.graph, traits)).collect();
     let arena_bytes = base + laid.iter().map(|l| l.bytes).max().unwrap_or(0);
     let lower_bound_bytes = base + laid.iter().map(|l| l.lower_bound).max().unwrap_or(0);
     let fullest = laid.iter().max_by_key(|l| l.bytes).expect("there are schedules");
     let categories = categories(&program.slots, fullest, arena_bytes);
-    let mut schedules = graphs.iter().zip(&laid).map(|(graph, laid)| laid.resolve(graph, base, &slot_regions));
-    let mut next = || schedules.next().expect("one for each graph");
+    let resolved = program.schedules.iter().zip(&laid).map(|((&id, schedule), laid)| {
+        let resolved = laid.resolve(&schedule.graph, base, &slot_regions);
+        (id, Schedule { recorded: schedule.recorded, ..resolved })
+    });
     Plan {
         batch: program.batch,
         slots: program.slots.clone(),
-        micro_step: next(),
-        update: next(),
-        evaluate: next(),
-        sample: next(),
+        schedules: resolved.collect(),
         slot_regions,
         arena_bytes,
         lower_bound_bytes,
@@ -80,8 +74,8 @@ struct Laid {
 }
 
 impl Laid {
-    fn new(graph: &Graph, target: &Target) -> Self {
-        let lifetimes = lifetimes(graph, target);
+    fn new(graph: &Graph, traits: &BackendTraits) -> Self {
+        let lifetimes = lifetimes(graph, traits);
         let profile = lifetimes.profile(graph.nodes.len());
         let lower_bound = profile.iter().copied().max().unwrap_or(0);
         let peak = profile.iter().position(|&b| b == lower_bound).unwrap_or(0);
@@ -100,7 +94,14 @@ impl Laid {
                 Some(slot) => slot_regions[slot.0 as usize],
                 None => self.region(self.lifetimes.of_value[id.index()].expect("made by a node"), value.bytes(), base),
             };
-            Buffer { value: id, slot: value.slot, region, shape: value.shape, dtype: value.dtype, extent: value.extent }
+            Buffer {
+                value: id,
+                slot: value.slot,
+                region,
+                shape: value.shape,
+                storage: value.storage,
+                extent: value.extent,
+            }
         };
         let mut frees: Vec<Vec<Region>> = vec![Vec::new(); graph.nodes.len()];
         let results: Vec<usize> = graph.results.iter().filter_map(|v| self.lifetimes.of_value[v.index()]).collect();
@@ -121,6 +122,7 @@ impl Laid {
         let unmade = graph.producers().into_iter().enumerate().filter(|(_, producer)| producer.is_none());
         Schedule {
             steps: steps.collect(),
+            recorded: false,
             initial: unmade.map(|(value, _)| ValueId(value as u32)).collect(),
             results: graph.results.iter().map(|&v| buffer(v)).collect(),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_graph::{DType, Target};
+use plimsoll_graph::{BackendTraits, DType};
 
 use crate::rates::CardRates;
 
@@ -39,7 +39,7 @@ pub struct DeviceProfile {
     pub host_process_bytes: u64,
     /// Page-locked host memory through which bytes go to the device.
     pub staging_bytes: u64,
-    pub target: Target,
+    pub traits: BackendTraits,
     /// Sixteen-bit type the device computes in.
     pub native16: DType,
     /// Whether schedules are recorded, and what each kernel of one then takes.
@@ -103,7 +103,7 @@ impl DeviceProfile {
             context_bytes: 0,
             host_process_bytes: CPU_PROCESS_BYTES,
             staging_bytes: 0,
-            target: Target::cpu(threads),
+            traits: BackendTraits::cpu(threads),
             native16: DType::BF16,
             records: false,
             recorded_bytes_per_launch: 0.0,
@@ -114,10 +114,6 @@ impl DeviceProfile {
 
 /// The process itself without arena and data; what a run measures at its start replaces this.
 const CPU_PROCESS_BYTES: u64 = 32 << 20;
-
-/// Two blocks of threads on each multiprocessor of the largest cards. The same for all of them, so
-/// that sums have one order whatever the card.
-pub const GPU_PARTIAL_ROWS: usize = 256;
 
 /// Two pieces that are large enough to keep the bus busy: one is on its way while the other is filled.
 pub const GPU_STAGING_BYTES: usize = 32 << 20;
@@ -177,7 +173,7 @@ impl Card {
             context_bytes: 512 << 20,
             host_process_bytes: 512 << 20,
             staging_bytes: GPU_STAGING_BYTES as u64,
-            target: Target { workers: 1, partial_rows: GPU_PARTIAL_ROWS, matmul_workspace_bytes: 32 << 20 },
+            traits: BackendTraits::gpu(),
             native16: self.native16,
             records: true,
             recorded_bytes_per_launch: RECORDED_BYTES_PER_LAUNCH,

@@ -16,14 +16,13 @@ pub enum PlanError {
         largest: Vec<(&'static str, u64)>,
         alternatives: Vec<Alternative>,
     },
-    #[error("{0}")]
-    Pin(String),
+    /// A decision of the user that cannot be met.
+    #[error("{reason}")]
+    Pin { key: String, reason: String },
     #[error("{0}")]
     Batch(String),
     #[error("the planner made a plan that does not hold (a defect of this program): {0}")]
     Unsound(#[from] crate::verify::Violation),
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("{0}")]
-    Build(String),
 }

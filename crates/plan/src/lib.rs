@@ -3,7 +3,7 @@
 //! The way of a plan: a program for some micro-batch → [`recompute`] drops what is rebuilt later →
 //! [`lifetimes`] says from when to when each buffer is needed → [`layout`] gives each an address →
 //! [`schedule`] resolves every operator to addresses → [`verify`] replays the result. [`search`]
-//! walks over the decisions and picks one; [`report`] tells what it costs.
+//! goes over the decisions and picks one; [`report`] says what it costs.
 
 mod assemble;
 mod device;
@@ -20,11 +20,11 @@ mod time;
 pub mod verify;
 
 pub use assemble::{Plan, assemble};
-pub use device::{Backing, DeviceProfile, GPU_PARTIAL_ROWS, GPU_STAGING_BYTES, device_names, known_device};
+pub use device::{Backing, DeviceProfile, GPU_STAGING_BYTES, device_names, known_device};
 pub use error::PlanError;
 pub use rates::{AttentionRate, CardRates, ProductGrid, Sustained};
 pub use recompute::Drops;
 pub use report::{Alternative, Categories, DeviceReport, HostReport, Modes, Predicted, Report};
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
 pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, plan};
-pub use time::{Estimate, estimate, loss_bytes, loss_products_seconds, narrow_name, product_bytes, step_cost};
+pub use time::{Estimate, estimate, step_cost, work_seconds};

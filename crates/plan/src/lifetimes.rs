@@ -1,6 +1,6 @@
 //! From when to when each buffer is needed, and which values share one.
 
-use plimsoll_graph::{Alias, Graph, Op, OpRule, Role, Target, ValueId};
+use plimsoll_graph::{Alias, BackendTraits, Graph, OpRule, Role, ValueId};
 
 /// Addresses are multiples of this; wide enough for any vector load and any copy engine.
 pub const ALIGNMENT: usize = 256;
@@ -69,7 +69,7 @@ impl Lifetimes {
 }
 
 /// Follows every value from its making to its last use and shares memory in place where the operators allow it.
-pub fn lifetimes(graph: &Graph, target: &Target) -> Lifetimes {
+pub fn lifetimes(graph: &Graph, traits: &BackendTraits) -> Lifetimes {
     let last_use = last_uses(graph);
     let mut found = Lifetimes {
         buffers: Vec::with_capacity(graph.values.len()),
@@ -109,24 +109,19 @@ pub fn lifetimes(graph: &Graph, target: &Target) -> Lifetimes {
             found.buffers[buffer].last = last_use[output.index()].clamp(index, graph.nodes.len() - 1);
             found.of_value[output.index()] = Some(buffer);
         }
-        let scratch = node.op.workspace_bytes(&io, target);
+        let scratch = node.op.workspace_bytes(&io, traits);
         if scratch > 0 {
             found.of_node[index] = Some(found.buffers.len());
             found.buffers.push(Lifetime {
                 bytes: aligned(scratch),
                 first: index,
                 last: index,
-                role: scratch_role(&node.op),
+                role: node.op.workspace_role(),
                 content: Content::Workspace { node: index },
             });
         }
     }
     found
-}
-
-/// Logits and scores are scratch of the loss, and the table of memory shows them as such.
-fn scratch_role(op: &Op) -> Role {
-    if matches!(op, Op::VocabLoss(_) | Op::LastLogits(_) | Op::PairLoss(_)) { Role::Loss } else { Role::Workspace }
 }
 
 fn shareable(alias: &Alias, position: usize) -> Option<usize> {

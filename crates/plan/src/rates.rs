@@ -109,7 +109,7 @@ pub struct CardRates {
     pub late_bytes: u64,
     /// Device memory for each kernel of a recorded schedule.
     pub recorded_bytes_per_launch: f64,
-    pub kept: Sustained,
+    pub sustained: Sustained,
 }
 
 impl CardRates {
@@ -120,7 +120,7 @@ impl CardRates {
             && self.attention.windows(2).all(|pair| pair[0].length < pair[1].length)
             && self.attention.iter().all(|a| positive(a.forward_flops_per_s) && positive(a.gradient_flops_per_s));
         attention
-            && self.kept.is_sound()
+            && self.sustained.is_sound()
             && self.products16.is_whole()
             && self.products32.is_whole()
             && self.operators.contains_key("add")
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    fn kept() -> Sustained {
+    fn sustained() -> Sustained {
         Sustained { products_flops_per_s: 1e12, attention_share: 0.8, moving_share: 1.0, rates: BTreeMap::new() }
     }
 
@@ -212,7 +212,7 @@ mod tests {
             launch_s: 1e-6,
             late_bytes: 0,
             recorded_bytes_per_launch: 0.0,
-            kept: kept(),
+            sustained: sustained(),
         };
         assert!(rates.is_sound());
         for (length, gradient, expected) in
@@ -222,7 +222,7 @@ mod tests {
             assert!((found / expected - 1.0).abs() < 1e-9, "{length} {gradient}: {found}");
         }
         assert_eq!((rates.bytes_per_s("rope"), rates.bytes_per_s("gated")), (1e12, 3e12));
-        assert!(!CardRates { kept: Sustained { moving_share: 1.1, ..kept() }, ..rates.clone() }.is_sound());
+        assert!(!CardRates { sustained: Sustained { moving_share: 1.1, ..sustained() }, ..rates.clone() }.is_sound());
         assert!(!CardRates { launch_s: f64::NAN, ..rates }.is_sound());
     }
 }

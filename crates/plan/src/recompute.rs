@@ -147,7 +147,9 @@ impl Rebuild<'_> {
 
     fn clone_value(&mut self, original: ValueId) -> ValueId {
         let value = self.source.value(original).clone();
-        let clone = self.graph.add_value(value);
+        // As large as the original, which was checked.
+        self.graph.values.push(value);
+        let clone = ValueId(self.graph.values.len() as u32 - 1);
         if !self.available.contains(&original) {
             self.rebuilt.insert(original, clone);
         }

@@ -1,6 +1,6 @@
 //! What a plan hands to the runtime: steps over resolved addresses.
 
-use plimsoll_graph::{DType, Extent, Op, Phase, Shape, SlotId, ValueId};
+use plimsoll_graph::{DType, Extent, Op, Phase, Shape, SlotId, Storage, ValueId};
 
 /// Which memory an address belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,8 +49,15 @@ pub struct Buffer {
     pub slot: Option<SlotId>,
     pub region: Region,
     pub shape: Shape,
-    pub dtype: DType,
+    pub storage: Storage,
     pub extent: Extent,
+}
+
+impl Buffer {
+    /// The type of its elements once read.
+    pub fn dtype(&self) -> DType {
+        self.storage.element
+    }
 }
 
 /// One operator on resolved memory.
@@ -73,6 +80,8 @@ pub struct Step {
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
     pub steps: Vec<Step>,
+    /// Whether a device may record it: it has the same shape every time.
+    pub recorded: bool,
     /// The values that slots hold before the first step. Any other must be made by a step.
     pub initial: Vec<ValueId>,
     /// Values the host reads after the last step.

@@ -4,14 +4,18 @@
 //! turning the dial drops the first class layer by layer, then the next. Memory falls along the dial
 //! and time rises, so for each micro-batch the first position that fits is the fastest one, and is
 //! found by bisection over lower bounds. Only the winner is laid out and verified.
+//!
+//! Micro-batch and loss chunks are the two decisions that show in the bits of a result: they decide in which order sums
+//! are made. Chunks other than the fastest for a micro-batch are taken only where they gain clearly.
 
 mod lowest;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-use plimsoll_graph::{BatchShape, Class, Program};
+use plimsoll_graph::{BatchShape, Cadence, Class, Graph, Program, ScheduleGraph, Streams};
 
 use crate::assemble::{Plan, assemble};
 use crate::lifetimes::{aligned, lifetimes};
@@ -22,7 +26,7 @@ use crate::time::{Estimate, estimate};
 use crate::verify::verify;
 use crate::{Backing, DeviceProfile, PlanError};
 
-mod told;
+mod summary;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
@@ -54,22 +58,26 @@ pub struct Pins {
     pub recompute: Option<BTreeMap<String, usize>>,
 }
 
-/// Makes the program for a micro-batch and a number of loss chunks.
-pub type Build<'a> = dyn Fn(BatchShape, usize) -> Result<Program, PlanError> + 'a;
+/// Makes the program for a micro-batch and a number of loss chunks, with whatever else the caller wants to have of the one
+/// that is chosen.
+pub type Build<'a, B, E> = dyn Fn(BatchShape, usize) -> Result<B, E> + 'a;
 
-/// Where an update is given in tokens, a micro-batch has room for sequences of this part of the greatest length; shorter
-/// ones leave some of its token slots empty. Room costs little memory, but an operator looks at every place.
+/// Where an update is given in tokens, a micro-batch has places for sequences of this part of the greatest length; shorter
+/// ones leave some of its token slots empty. A place costs little memory, but an operator looks at every one.
 const SHORT_SEQUENCES: usize = 16;
 
-pub struct Request<'a> {
-    pub build: &'a Build<'a>,
+pub struct Request<'a, B, E> {
+    pub build: &'a Build<'a, B, E>,
     /// Sequences of one update: exact, unless `tokens` is given.
     pub sequences: usize,
     /// The most tokens of an update that is given in tokens; `sequences` is then the fewest that fill it.
     pub tokens: Option<usize>,
     /// Sequences that must share a micro-batch: 1, or 2 where they are compared with each other.
     pub group: usize,
-    pub max_length: usize,
+    /// Longest sequence of each stream.
+    pub max_length: Streams<usize>,
+    /// Whether the loss has logits that can be divided into chunks.
+    pub chunked_loss: bool,
     pub device: &'a DeviceProfile,
     pub budgets: Budgets,
     pub fixed: Fixed,
@@ -77,9 +85,10 @@ pub struct Request<'a> {
     pub pins: Pins,
 }
 
-/// The plan that was picked, with its decisions.
-#[derive(Debug, Clone)]
-pub struct Chosen {
+/// The plan that was picked, with its decisions and what the builder made for it.
+#[derive(Debug)]
+pub struct Chosen<B> {
+    pub built: Rc<B>,
     pub plan: Plan,
     pub batch: BatchShape,
     pub loss_chunks: usize,
@@ -87,7 +96,7 @@ pub struct Chosen {
     pub report: Report,
 }
 
-impl Chosen {
+impl<B> Chosen<B> {
     /// Puts the measured figures of what no plan controls in place of the ones planned with.
     pub fn restate(&mut self, fixed: &Fixed) {
         let host = &mut self.report.host;
@@ -103,6 +112,8 @@ const MICRO_BATCH_TOKENS_MAX: usize = 65_536;
 const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
 const SAME_SPEED: f64 = 0.01;
+/// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
+const CHUNKS_GAIN: f64 = 0.02;
 
 /// Positions of the dial tried behind one whose addresses take more than their lower bound.
 const LAYOUT_STEPS: usize = 8;
@@ -121,7 +132,11 @@ struct Candidate {
 }
 
 /// Finds, lays out and verifies the plan that meets the request.
-pub fn plan(request: &Request) -> Result<Chosen, PlanError> {
+pub fn plan<B, E>(request: &Request<B, E>) -> Result<Chosen<B>, E>
+where
+    B: AsRef<Program>,
+    E: From<PlanError>,
+{
     let search = Search::new(request)?;
     search.check_host()?;
     let ranked = match request.goal {
@@ -140,28 +155,28 @@ pub fn plan(request: &Request) -> Result<Chosen, PlanError> {
     {
         return Ok(chosen);
     }
-    Err(search.refusal()?)
+    Err(search.refusal()?.into())
 }
 
-struct Search<'a> {
-    request: &'a Request<'a>,
+struct Search<'a, B, E> {
+    request: &'a Request<'a, B, E>,
     /// What is left of the budget for the arena.
     arena_budget: u64,
     /// Positions of the dial, fastest first; pinned recompute leaves only one.
     dial: Vec<Drops>,
-    programs: RefCell<HashMap<(usize, usize), Rc<Program>>>,
+    built: RefCell<HashMap<(BatchShape, usize), Rc<B>>>,
 }
 
-impl<'a> Search<'a> {
-    fn new(request: &'a Request<'a>) -> Result<Self, PlanError> {
-        if request.sequences == 0 || request.max_length == 0 {
-            return Err(PlanError::Batch("an update needs at least one sequence of at least one token".into()));
+impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
+    fn new(request: &'a Request<'a, B, E>) -> Result<Self, E> {
+        let lengths = request.max_length;
+        if request.sequences == 0 || lengths.as_slice().contains(&0) {
+            return Err(PlanError::Batch("an update needs at least one sequence of at least one token".into()).into());
         }
         if !request.sequences.is_multiple_of(request.group) {
-            return Err(PlanError::Batch(format!(
-                "an update of {} sequences is not made of groups of {}",
-                request.sequences, request.group
-            )));
+            let (sequences, group) = (request.sequences, request.group);
+            let reason = format!("an update of {sequences} sequences is not made of groups of {group}");
+            return Err(PlanError::Batch(reason).into());
         }
         let fixed = request.fixed;
         let arena_budget = match request.device.backing {
@@ -170,7 +185,7 @@ impl<'a> Search<'a> {
                 request.budgets.host_bytes.saturating_sub(fixed.host_process_bytes + fixed.host_data_bytes)
             }
         };
-        let mut search = Self { request, arena_budget, dial: vec![Drops::default()], programs: RefCell::default() };
+        let mut search = Self { request, arena_budget, dial: vec![Drops::default()], built: RefCell::default() };
         search.check_loss_chunks()?;
         search.dial = search.make_dial()?;
         Ok(search)
@@ -178,11 +193,14 @@ impl<'a> Search<'a> {
 
     /// Every micro-batch considered must be divisible into as many chunks as the user wants.
     fn check_loss_chunks(&self) -> Result<(), PlanError> {
-        let tokens = self.batches()?.last().map_or(0, |batch| batch.tokens);
+        let tokens = self.batches()?.last().map_or(0, BatchShape::tokens);
         match self.request.pins.loss_chunks {
-            Some(chunks) if !(1..=tokens).contains(&chunks) => Err(PlanError::Pin(format!(
-                "`plan.loss_chunks` is {chunks}, but a micro-batch of {tokens} tokens has 1 to {tokens} chunks"
-            ))),
+            Some(chunks) if !(1..=tokens).contains(&chunks) => Err(PlanError::Pin {
+                key: "plan.loss_chunks".into(),
+                reason: format!(
+                    "`plan.loss_chunks` is {chunks}, but a micro-batch of {tokens} tokens has 1 to {tokens} chunks"
+                ),
+            }),
             _ => Ok(()),
         }
     }
@@ -205,23 +223,26 @@ impl<'a> Search<'a> {
 
     /// Micro-batches to consider, largest first. Each divides the update exactly, unless the user set one.
     fn batches(&self) -> Result<Vec<BatchShape>, PlanError> {
-        let Request { sequences, group, max_length, .. } = *self.request;
-        // Besides the update's own sequences there is room for those that fill up an unused rest.
+        let Request { sequences, group, max_length: lengths, .. } = *self.request;
+        let max_length = lengths.main();
+        // The main stream has so many token slots, the others as many sequences of their own greatest length.
         let shape = |tokens: usize| {
-            let filling = group * tokens.div_ceil(max_length);
             let own = match self.request.tokens {
-                Some(_) => SHORT_SEQUENCES * filling,
+                Some(_) => SHORT_SEQUENCES * group * tokens.div_ceil(max_length),
                 None => sequences,
             };
-            BatchShape { tokens, sequences: own.min(tokens / group * group) + filling, max_length }
+            let mut slots: Vec<usize> = lengths.as_slice().iter().map(|length| tokens / max_length * length).collect();
+            slots[0] = tokens;
+            BatchShape::with_filling(Streams::new(&slots), lengths, own, group)
         };
         if let Some(tokens) = self.request.pins.micro_batch_tokens {
             if tokens < group * max_length {
                 let what = if group == 1 { "one sequence" } else { "a pair of sequences" };
-                return Err(PlanError::Pin(format!(
-                    "`plan.micro_batch_tokens` is {tokens}, but {what} may have {} tokens (data.max_length)",
-                    group * max_length
-                )));
+                let needed = group * max_length;
+                let reason = format!(
+                    "`plan.micro_batch_tokens` is {tokens}, but {what} may have {needed} tokens (data.max_length)"
+                );
+                return Err(PlanError::Pin { key: "plan.micro_batch_tokens".into(), reason });
             }
             return Ok(vec![shape(tokens)]);
         }
@@ -231,47 +252,53 @@ impl<'a> Search<'a> {
         Ok(small_enough.map(|m| shape(m * group_tokens)).collect())
     }
 
+    /// Numbers of loss chunks to consider, fastest first.
     fn loss_chunks(&self, batch: BatchShape) -> Vec<usize> {
+        if !self.request.chunked_loss {
+            return vec![1];
+        }
         if let Some(chunks) = self.request.pins.loss_chunks {
             return vec![chunks];
         }
-        let mut chunks: Vec<usize> = LOSS_ROWS.iter().map(|rows| batch.tokens.div_ceil(*rows)).collect();
+        let mut chunks: Vec<usize> = LOSS_ROWS.iter().map(|rows| batch.tokens().div_ceil(*rows)).collect();
         chunks.dedup();
         chunks
     }
 
     fn accumulation(&self, batch: BatchShape) -> usize {
         let Request { sequences, group, .. } = *self.request;
-        (sequences / group).div_ceil((batch.tokens / (group * batch.max_length)).max(1))
+        let main = batch.main();
+        (sequences / group).div_ceil((main.tokens / (group * main.max_length)).max(1))
     }
 
-    fn program(&self, batch: BatchShape, loss_chunks: usize) -> Result<Rc<Program>, PlanError> {
-        let key = (batch.tokens, loss_chunks);
-        if let Some(program) = self.programs.borrow().get(&key) {
-            return Ok(program.clone());
+    fn built(&self, batch: BatchShape, loss_chunks: usize) -> Result<Rc<B>, E> {
+        let key = (batch, loss_chunks);
+        if let Some(built) = self.built.borrow().get(&key) {
+            return Ok(built.clone());
         }
-        let program = Rc::new((self.request.build)(batch, loss_chunks)?);
-        self.programs.borrow_mut().insert(key, program.clone());
-        Ok(program)
+        let built = Rc::new((self.request.build)(batch, loss_chunks)?);
+        self.built.borrow_mut().insert(key, built.clone());
+        Ok(built)
     }
 
     /// Orders classes by bytes freed per second spent, each given those before it.
-    fn make_dial(&self) -> Result<Vec<Drops>, PlanError> {
+    fn make_dial(&self) -> Result<Vec<Drops>, E> {
         let batch = *self.batches()?.last().expect("there is always a micro-batch of one group");
         let chunks = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
-        let program = self.program(batch, chunks)?;
-        let classes = droppable(&program.micro_step);
+        let built = self.built(batch, chunks)?;
+        let graph = trained_graph((*built).as_ref());
+        let classes = droppable(graph);
         if let Some(pinned) = &self.request.pins.recompute {
             return Ok(vec![pinned_drops(pinned, &classes)?]);
         }
         let mut dial = vec![Drops::default()];
         let mut left: Vec<(Class, usize)> = classes.into_iter().map(|(class, layers)| (class, layers.len())).collect();
-        let mut current = self.measure(&program, &Drops::default());
+        let mut current = self.measure(graph, &Drops::default());
         while !left.is_empty() {
             let base = dial.last().expect("starts with one").clone();
             let scored = left.iter().enumerate().map(|(index, &(class, layers))| {
                 let drops = with(&base, class, layers);
-                let (bytes, seconds) = self.measure(&program, &drops);
+                let (bytes, seconds) = self.measure(graph, &drops);
                 let freed = current.0 as f64 - bytes as f64;
                 (index, freed / (seconds - current.1).max(1e-9), (bytes, seconds))
             });
@@ -288,24 +315,31 @@ impl<'a> Search<'a> {
     }
 
     /// Bytes kept between forward and backward, as the peak shows them, and seconds of the micro-step.
-    fn measure(&self, program: &Program, drops: &Drops) -> (usize, f64) {
-        let graph = recompute(&program.micro_step, drops);
-        let found = lifetimes(&graph, &self.request.device.target);
+    fn measure(&self, graph: &Graph, drops: &Drops) -> (usize, f64) {
+        let graph = recompute(graph, drops);
+        let found = lifetimes(&graph, &self.request.device.traits);
         (found.lower_bound(graph.nodes.len()), estimate(&graph, self.request.device).seconds)
     }
 
-    fn evaluate(&self, batch: BatchShape, loss_chunks: usize, level: usize) -> Result<Candidate, PlanError> {
-        let program = self.program(batch, loss_chunks)?;
+    fn evaluate(&self, batch: BatchShape, loss_chunks: usize, level: usize) -> Result<Candidate, E> {
+        let built = self.built(batch, loss_chunks)?;
+        let program = (*built).as_ref();
         let device = self.request.device;
-        let micro_step = recompute(&program.micro_step, &self.dial[level]);
+        let schedules: Vec<(&ScheduleGraph, Cow<Graph>)> =
+            program.schedules.values().map(|s| (s, with_drops(s, &self.dial[level]))).collect();
         let slots: usize = program.slots.iter().map(|(_, s)| aligned(s.bytes())).sum();
-        let graphs = [&micro_step, &program.update, &program.evaluate, &program.sample];
-        let bounds = graphs.iter().map(|g| lifetimes(g, &device.target).lower_bound(g.nodes.len()));
+        let bounds = schedules.iter().map(|(_, g)| lifetimes(g, &device.traits).lower_bound(g.nodes.len()));
         let arena_bytes = (slots + bounds.max().unwrap_or(0)) as u64;
-        let repeats = self.accumulation(batch) as f64;
-        let step = estimate(&micro_step, device).then(repeats, &estimate(&program.update, device));
-        // Sampling has another shape every time and is never recorded.
-        let recorded_bytes = recorded_bytes(&graphs[..3], device);
+        let step = schedules.iter().fold(Estimate::default(), |sum, (schedule, graph)| {
+            let times = match schedule.cadence {
+                Cadence::MicroBatch => self.accumulation(batch) as f64,
+                Cadence::Update => 1.0,
+                Cadence::Aside => return sum,
+            };
+            estimate(graph, device).then(times, &sum)
+        });
+        let recorded = schedules.iter().filter(|(schedule, _)| schedule.recorded);
+        let recorded_bytes = recorded_bytes(recorded.map(|(_, graph)| &**graph), device);
         Ok(Candidate { batch, loss_chunks, level, arena_bytes, recorded_bytes, step })
     }
 
@@ -319,7 +353,7 @@ impl<'a> Search<'a> {
     }
 
     /// The first position of the dial that fits, if the last one does.
-    fn first_fit(&self, batch: BatchShape, loss_chunks: usize) -> Result<Option<Candidate>, PlanError> {
+    fn first_fit(&self, batch: BatchShape, loss_chunks: usize) -> Result<Option<Candidate>, E> {
         let keep_all = self.evaluate(batch, loss_chunks, 0)?;
         if self.fits(&keep_all) {
             return Ok(Some(keep_all));
@@ -342,13 +376,17 @@ impl<'a> Search<'a> {
     }
 
     /// Candidates that fit, best first.
-    fn fastest_that_fit(&self) -> Result<Vec<Candidate>, PlanError> {
+    fn fastest_that_fit(&self) -> Result<Vec<Candidate>, E> {
         let mut found: Vec<Candidate> = Vec::new();
         for batch in self.batches()? {
+            let mut larger_chunks: Option<f64> = None;
             for chunks in self.loss_chunks(batch) {
                 let Some(candidate) = self.first_fit(batch, chunks)? else { continue };
-                let keeps_all = candidate.level == 0;
-                found.push(candidate);
+                let (keeps_all, seconds) = (candidate.level == 0, candidate.step.seconds);
+                if larger_chunks.is_none_or(|larger| seconds * (1.0 + CHUNKS_GAIN) < larger) {
+                    larger_chunks = Some(seconds);
+                    found.push(candidate);
+                }
                 // Smaller chunks or micro-batches than one that keeps everything can only be slower.
                 if keeps_all {
                     break;
@@ -370,14 +408,17 @@ impl<'a> Search<'a> {
 
     /// Is the micro-batch so small that half of it would clearly be slower?
     fn smaller_is_slower(&self, batch: BatchShape) -> bool {
-        (batch.tokens as f64) < 64.0 * self.request.device.half_rate_tokens
+        (batch.tokens() as f64) < 64.0 * self.request.device.half_rate_tokens
     }
 
     /// A candidate with its addresses.
-    fn assembled(&self, candidate: &Candidate) -> Result<Plan, PlanError> {
-        let mut program = (*self.program(candidate.batch, candidate.loss_chunks)?).clone();
-        program.micro_step = recompute(&program.micro_step, &self.dial[candidate.level]);
-        Ok(assemble(&program, &self.request.device.target))
+    fn assembled(&self, candidate: &Candidate) -> Result<Plan, E> {
+        let built = self.built(candidate.batch, candidate.loss_chunks)?;
+        let mut program = (*built).as_ref().clone();
+        for schedule in program.schedules.values_mut() {
+            schedule.graph = with_drops(schedule, &self.dial[candidate.level]).into_owned();
+        }
+        Ok(assemble(&program, &self.request.device.traits))
     }
 
     /// Positions of the dial at which a class has just been dropped in all its layers.
@@ -387,20 +428,36 @@ impl<'a> Search<'a> {
     }
 
     /// Addresses, proof and report; `None` if the addresses do not fit although the lower bound does.
-    fn lay_out(&self, candidate: Candidate) -> Result<Option<Chosen>, PlanError> {
+    fn lay_out(&self, candidate: Candidate) -> Result<Option<Chosen<B>>, E> {
         // Fragmentation may cost a little more than the bound; a few steps of the dial make up for it.
         let last = (candidate.level + LAYOUT_STEPS).min(self.dial.len() - 1);
         for level in candidate.level..=last {
             let candidate = self.evaluate(candidate.batch, candidate.loss_chunks, level)?;
             let plan = self.assembled(&candidate)?;
             if plan.arena_bytes as u64 + self.recorded(&candidate) <= self.arena_budget {
-                verify(&plan)?;
+                verify(&plan).map_err(PlanError::from)?;
                 let report = self.report(&plan, &candidate)?;
                 let Candidate { batch, loss_chunks, .. } = candidate;
-                return Ok(Some(Chosen { plan, batch, loss_chunks, drops: self.dial[level].clone(), report }));
+                let (built, drops) = (self.built(batch, loss_chunks)?, self.dial[level].clone());
+                return Ok(Some(Chosen { built, plan, batch, loss_chunks, drops, report }));
             }
         }
         Ok(None)
+    }
+}
+
+/// The graph that is recomputed: the one with a backward pass.
+fn trained_graph(program: &Program) -> &Graph {
+    let mut schedules = program.schedules.values();
+    let trained = schedules.find(|schedule| schedule.cadence == Cadence::MicroBatch);
+    &trained.expect("a program trains micro-batches").graph
+}
+
+/// A schedule's graph, with values dropped and rebuilt if it is the one with a backward pass.
+fn with_drops<'g>(schedule: &'g ScheduleGraph, drops: &Drops) -> Cow<'g, Graph> {
+    match schedule.cadence {
+        Cadence::MicroBatch if !drops.is_empty() => Cow::Owned(recompute(&schedule.graph, drops)),
+        _ => Cow::Borrowed(&schedule.graph),
     }
 }
 
@@ -417,16 +474,13 @@ fn pinned_drops(pinned: &BTreeMap<String, usize>, classes: &Droppable) -> Result
     for (name, &layers) in pinned {
         let Some((&class, having)) = classes.iter().find(|(c, _)| c.0 == name) else {
             let known: Vec<&str> = classes.keys().map(|c| c.0).collect();
-            return Err(PlanError::Pin(format!(
-                "`plan.recompute.{name}`: nothing of that name is kept; it can be {}",
-                known.join(", ")
-            )));
+            let reason = format!("unknown class `{name}` in `plan.recompute`; expected one of {}", known.join(", "));
+            return Err(PlanError::Pin { key: format!("plan.recompute.{name}"), reason });
         };
         let available = having.len();
         if layers > available {
-            return Err(PlanError::Pin(format!(
-                "`plan.recompute.{name}: {layers}`: the model has {available} such layers"
-            )));
+            let reason = format!("`plan.recompute.{name}` is {layers}, but only {available} layers have that class");
+            return Err(PlanError::Pin { key: format!("plan.recompute.{name}"), reason });
         }
         drops.0.insert(class, layers);
     }

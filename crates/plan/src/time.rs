@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::ops::{Dest, Linear, LinearKind, LossGrad, VocabLoss};
-use plimsoll_graph::{Class, Cost, Graph, Io, Node, Op, OpRule, Role, Unit, Value};
+use plimsoll_graph::{Class, Cost, Graph, Io, Node, Op, OpRule, Product, Role, Value, Work};
 
 use crate::{Backing, Buffer, DeviceProfile, Step};
 
@@ -50,7 +49,7 @@ pub fn step_cost(step: &Step, device: &DeviceProfile) -> (Cost, f64) {
     let value = |b: &Buffer| Value {
         name: String::new(),
         shape: b.shape,
-        dtype: b.dtype,
+        storage: b.storage,
         role: Role::Activation,
         extent: b.extent,
         layer: None,
@@ -64,127 +63,45 @@ pub fn step_cost(step: &Step, device: &DeviceProfile) -> (Cost, f64) {
     (step.op.cost(&io), seconds)
 }
 
-/// The longer of computing and moving bytes, and which of them it is.
+/// The parts of an operator one behind another, and the limit of the longest.
 fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> (&'static str, f64) {
-    let (limit, seconds) = match op {
-        Op::Linear(linear) => product_seconds(linear, io, device),
-        Op::VocabLoss(loss) => loss_seconds(loss, io, device),
-        _ => other_seconds(op, io, device),
-    };
-    (limit, seconds + launch_seconds(op, device))
-}
-
-/// Tensors that a GPU updates in one launch.
-const UPDATES_PER_LAUNCH: f64 = 72.0;
-
-fn launch_seconds(op: &Op, device: &DeviceProfile) -> f64 {
-    match (op, device.backing) {
-        (Op::AdamW(_) | Op::Sgd(_), Backing::Gpu) => device.launch_s / UPDATES_PER_LAUNCH,
-        _ => device.launch_s,
-    }
-}
-
-fn longer(limit: &'static str, compute_s: f64, traffic_s: f64) -> (&'static str, f64) {
-    if traffic_s > compute_s { ("memory", traffic_s) } else { (limit, compute_s) }
-}
-
-fn other_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> (&'static str, f64) {
-    let cost = op.cost(io);
-    let traffic_s = cost.bytes / device.operator_bytes_per_s(op.name());
-    let attention = |length, gradient| cost.flops / device.attention_rate(length, gradient);
-    match (cost.unit, op) {
-        (_, Op::Attention(op)) => longer("attention", attention(op.max_length, false), traffic_s),
-        (_, Op::AttentionGrad(op)) => longer("attention", attention(op.0.max_length, true), traffic_s),
-        // So narrow that they are a matter of bytes.
-        (_, Op::AdapterUp(_) | Op::AdapterUpGrad(_)) if device.measured.is_some() => ("memory", traffic_s),
-        (Unit::Matmul, _) => {
-            let rows = io.inputs[0].shape.rows();
-            let rate = device.product_rate(io.inputs[0].dtype, rows, [rows, usize::MAX, usize::MAX]);
-            longer("matmul", cost.flops / rate, traffic_s)
+    let parts = op.work(io).into_iter().map(|work| work_seconds(&work, op.name(), device));
+    let (mut limit, mut longest, mut total) = ("memory", 0.0, 0.0);
+    for (part_limit, seconds) in parts {
+        if seconds > longest {
+            (limit, longest) = (part_limit, seconds);
         }
-        _ => ("memory", traffic_s),
+        total += seconds;
+    }
+    (limit, total + launch_seconds(op, device))
+}
+
+/// Updates of many tensors share a launch on a GPU.
+fn launch_seconds(op: &Op, device: &DeviceProfile) -> f64 {
+    match device.backing {
+        Backing::Gpu => device.launch_s / op.tensors_per_launch() as f64,
+        Backing::Host => device.launch_s,
     }
 }
 
-/// A product with tokens. Those of adapters are so narrow that they are a matter of bytes.
-fn product_seconds(op: &Linear, io: &Io, device: &DeviceProfile) -> (&'static str, f64) {
-    let cost = op.cost(io);
-    let (tokens, wide, out) = op.dims(&io.inputs);
-    let dtype = io.inputs[0].dtype;
-    let shape = match op.kind {
-        LinearKind::Forward => [tokens, out, wide],
-        LinearKind::InputGrad => [tokens, wide, out],
-        LinearKind::WeightGrad => [out, wide, tokens],
-    };
-    let measured = device.measured.as_ref();
-    if let (Some(measured), Some(name)) = (measured, narrow_name(op.kind, wide, out)) {
-        return ("memory", product_bytes(op, io) / measured.bytes_per_s(name));
+/// The longer of computing and moving bytes, and which of them it is.
+pub fn work_seconds(work: &Work, operator: &str, device: &DeviceProfile) -> (&'static str, f64) {
+    let longer =
+        |limit, compute_s, traffic_s| if traffic_s > compute_s { ("memory", traffic_s) } else { (limit, compute_s) };
+    match *work {
+        Work::Memory { bytes, .. } => ("memory", bytes / device.operator_bytes_per_s(operator)),
+        Work::Attention { flops, bytes, length, gradient } => {
+            let compute_s = flops / device.attention_rate(length, gradient);
+            longer("attention", compute_s, bytes / device.operator_bytes_per_s(operator))
+        }
+        Work::Product(Product { flops, bytes, dtype, shape, tokens, low_rank }) => {
+            if let (Some(measured), Some(name)) = (&device.measured, low_rank) {
+                return ("memory", bytes / measured.bytes_per_s(name));
+            }
+            let compute_s = flops / device.product_rate(dtype, tokens, shape);
+            longer("matmul", compute_s, bytes / device.memory_bytes_per_s)
+        }
     }
-    // Columns that a product leaves alone are not moved.
-    let bytes = if measured.is_some() { product_bytes(op, io) } else { cost.bytes };
-    let compute_s = cost.flops / device.product_rate(dtype, tokens, shape);
-    longer("matmul", compute_s, bytes / device.memory_bytes_per_s)
-}
-
-/// What a product with tokens reads and writes.
-pub fn product_bytes(op: &Linear, io: &Io) -> f64 {
-    let (tokens, wide, out) = op.dims(&io.inputs);
-    let size = io.inputs[0].dtype.bytes();
-    let again = usize::from(op.dest == Dest::Accumulate);
-    let bytes = match op.kind {
-        LinearKind::Forward => size * (tokens * wide + out * wide + tokens * out * (1 + again)),
-        LinearKind::InputGrad => size * (tokens * out + out * wide + tokens * wide * (1 + again)),
-        LinearKind::WeightGrad => size * tokens * (wide + out) + 2 * io.outputs[0].bytes(),
-    };
-    bytes as f64
-}
-
-/// Columns up to which a side of a product is narrow.
-const NARROW_MAX: usize = 64;
-
-/// Under which name the rate of an adapter's product is measured; `None` for products that are no such.
-pub fn narrow_name(kind: LinearKind, wide: usize, out: usize) -> Option<&'static str> {
-    let (narrow, other) = (wide.min(out), wide.max(out));
-    if narrow > NARROW_MAX || other < 4 * narrow {
-        return None;
-    }
-    (out < wide).then_some(match kind {
-        LinearKind::Forward => "linear_down",
-        LinearKind::InputGrad => "linear_down_input_grad",
-        LinearKind::WeightGrad => "linear_down_weight_grad",
-    })
-}
-
-/// Products chunk by chunk, and between them passes over the logits, which no product hides.
-fn loss_seconds(op: &VocabLoss, io: &Io, device: &DeviceProfile) -> (&'static str, f64) {
-    let compute_s = loss_products_seconds(op, io, device);
-    let traffic_s = match device.backing {
-        Backing::Gpu => loss_bytes(op, io) / device.operator_bytes_per_s(op.name()),
-        Backing::Host => 0.0,
-    };
-    ("matmul", compute_s + traffic_s)
-}
-
-pub fn loss_products_seconds(op: &VocabLoss, io: &Io, device: &DeviceProfile) -> f64 {
-    let (tokens, dim) = (io.inputs[0].shape.rows(), io.inputs[0].shape.cols());
-    let (words, dtype) = (io.inputs[1].shape.rows(), io.inputs[0].dtype);
-    let rows = op.chunk_rows(tokens);
-    let flops = 2.0 * (tokens * dim) as f64 * words as f64;
-    let product =
-        |shape| flops / device.product_rate(dtype, if device.measured.is_some() { rows } else { tokens }, shape);
-    let logits = product([rows, words, dim]);
-    match op.grad {
-        None => logits,
-        Some(LossGrad { weight: false }) => logits + product([rows, dim, words]),
-        Some(LossGrad { weight: true }) => logits + product([rows, dim, words]) + product([words, dim, rows]),
-    }
-}
-
-/// Logits are written and read as float32, twice for their gradient, which is written in the products' type.
-pub fn loss_bytes(op: &VocabLoss, io: &Io) -> f64 {
-    let logits = (io.inputs[0].shape.rows() * io.inputs[1].shape.rows()) as f64;
-    let gradient = if op.grad.is_some() { 4 + io.inputs[0].dtype.bytes() } else { 0 };
-    logits * (4 + 4 + gradient) as f64
 }
 
 #[cfg(test)]
@@ -192,7 +109,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use plimsoll_graph::ops::Add;
+    use plimsoll_graph::ops::{Add, Linear, LossGrad, VocabLoss};
     use plimsoll_graph::{DType, Extent, Shape};
 
     use super::*;
@@ -219,7 +136,7 @@ mod tests {
             launch_s: LAUNCH_S,
             late_bytes: 0,
             recorded_bytes_per_launch: 1024.0,
-            kept: Sustained {
+            sustained: Sustained {
                 products_flops_per_s: 500e12,
                 attention_share: 1.0,
                 moving_share: 1.0,
@@ -233,7 +150,7 @@ mod tests {
         Value {
             name: String::new(),
             shape: Shape::new(dims),
-            dtype,
+            storage: dtype.into(),
             role: Role::Activation,
             extent: Extent::Fixed,
             layer: None,
@@ -273,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn narrow_products_and_sums_go_by_their_bytes() {
+    fn low_rank_products_and_sums_go_by_their_bytes() {
         let tokens = || value(&[4096, 4096], DType::BF16);
         let wide = 4096.0 * 4096.0 * 2.0;
         check(seconds(Add, &[tokens(), tokens()]), "memory", 3.0 * wide / 2e12);
-        let narrow = 2.0 * 4096.0 * 16.0 * 2.0;
+        let low_rank = 2.0 * 4096.0 * 16.0 * 2.0;
         let down = seconds(Linear::forward(), &[tokens(), value(&[16, 4096], DType::BF16)]);
-        check(down, "memory", (wide + narrow) / 1e12);
+        check(down, "memory", (wide + low_rank) / 1e12);
     }
 
     /// Twice the products, one after another, and the passes over the logits on top of them.
     #[test]
     fn the_loss_is_products_and_passes() {
-        let op = VocabLoss { softcap: None, chunks: 1, grad: Some(LossGrad { weight: false }) };
+        let op = VocabLoss { grad: Some(LossGrad { weight: false }), ..VocabLoss::new(None, 1) };
         let inputs = [
             value(&[4096, 1024], DType::BF16),
             value(&[32_000, 1024], DType::BF16),

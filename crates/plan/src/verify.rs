@@ -72,8 +72,8 @@ impl Ownership {
 
 /// Checks every schedule of a plan against its arena.
 pub fn verify(plan: &Plan) -> Result<(), Violation> {
-    for (name, schedule) in plan.schedules() {
-        verify_schedule(name, schedule, &plan.slot_regions, plan.arena_bytes, 0)?;
+    for (id, schedule) in &plan.schedules {
+        verify_schedule(id.0, schedule, &plan.slot_regions, plan.arena_bytes, 0)?;
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ impl<'a> Replay<'a> {
         let op = step.op.name();
         for buffer in step.inputs.iter().chain(&step.outputs) {
             self.in_arena(index, op, buffer.region)?;
-            if buffer.region.bytes != buffer.shape.elements() * buffer.dtype.bytes() {
+            if buffer.storage.bytes(&buffer.shape) != Ok(buffer.region.bytes) {
                 return Err(self.violation(
                     index,
                     op,

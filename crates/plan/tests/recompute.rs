@@ -213,8 +213,8 @@ fn with_everything_dropped_only_the_layers_inputs_are_kept() {
             let wide: Vec<&str> = wide.iter().map(|&v| &*dropped.value(v).name).collect();
             let input = format!("layers.{}.layer_input", layer.unwrap_or_default());
             assert!(wide.iter().all(|w| *w == input) && wide.len() <= 1, "{name}: {wide:?}");
-            let narrow = statistics.iter().all(|&v| dropped.value(v).bytes() <= rows(v) * 8 * 4);
-            assert!(narrow, "{name}: statistics are a few numbers for each token");
+            let low_rank = statistics.iter().all(|&v| dropped.value(v).bytes() <= rows(v) * 8 * 4);
+            assert!(low_rank, "{name}: statistics are a few numbers for each token");
             assert!(trained.contains(&layer) || (wide.is_empty() && statistics.is_empty()), "{name}: a frozen layer");
         }
         let outside = kept_at_loss(&dropped).into_iter().filter(|&v| dropped.value(v).layer.is_none());

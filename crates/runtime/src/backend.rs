@@ -1,6 +1,6 @@
 use std::io;
 
-use plimsoll_graph::{DType, Extent, Target};
+use plimsoll_graph::{BackendTraits, BatchShape, DType, Extent, ScheduleId, StreamId, Streams};
 use plimsoll_plan::{Buffer, Region, Step};
 
 use crate::{Draw, RuntimeError};
@@ -11,32 +11,52 @@ pub type Fill<'a> = dyn FnMut(usize, &mut [u8]) -> io::Result<()> + 'a;
 /// Bytes of a piece, a multiple of every element's size, where a device has no memory for this.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How full the micro-batch is that a schedule runs over.
+/// How full one stream of a micro-batch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Active {
+pub struct ActiveStream {
     pub tokens: usize,
     pub sequences: usize,
 }
 
+/// How full the micro-batch is that a schedule runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Active {
+    pub streams: Streams<ActiveStream>,
+}
+
 impl Active {
+    /// A micro-batch with one stream.
+    pub const fn one(tokens: usize, sequences: usize) -> Self {
+        Self { streams: Streams::one(ActiveStream { tokens, sequences }) }
+    }
+
+    /// Of schedules that no micro-batch is loaded for.
+    pub fn nothing(batch: BatchShape) -> Self {
+        Self { streams: batch.streams.map(|_| ActiveStream { tokens: 0, sequences: 0 }) }
+    }
+
+    pub fn of(&self, stream: StreamId) -> ActiveStream {
+        self.streams[stream]
+    }
+
+    /// Whether a micro-batch of this shape holds it.
+    pub fn fits(&self, batch: BatchShape) -> bool {
+        let holds = |(stream, active): (StreamId, ActiveStream)| {
+            let shape = batch.streams[stream];
+            active.tokens <= shape.tokens && active.sequences <= shape.sequences
+        };
+        self.streams.len() == batch.streams.len() && self.streams.iter().all(holds)
+    }
+
     /// Rows of a buffer that hold something.
     pub fn rows(&self, buffer: &Buffer) -> usize {
         match buffer.extent {
             Extent::Fixed => buffer.shape.rows(),
-            Extent::Tokens => self.tokens,
-            Extent::Sequences => self.sequences,
-            Extent::Boundaries => self.sequences + 1,
+            Extent::Tokens(stream) => self.of(stream).tokens,
+            Extent::Sequences(stream) => self.of(stream).sequences,
+            Extent::Boundaries(stream) => self.of(stream).sequences + 1,
         }
     }
-}
-
-/// Which schedule of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Run {
-    MicroStep,
-    Update,
-    Evaluate,
-    Sample,
 }
 
 /// Whose memory a figure counts.
@@ -72,7 +92,7 @@ pub trait Backend: Send {
     fn name(&self) -> &str;
 
     /// What operators' scratch memory depends on.
-    fn target(&self) -> Target;
+    fn traits(&self) -> BackendTraits;
 
     /// Takes the arena. Called once, before anything else; the memory is zeroed and resident.
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError>;
@@ -80,8 +100,13 @@ pub trait Backend: Send {
     /// Runs one operator. `active` says how much of the micro-batch is filled.
     fn run(&mut self, step: &Step, active: Active) -> Result<(), RuntimeError>;
 
-    /// Runs a whole schedule. A device that can record one knows it again by `which` and `active`.
-    fn run_schedule(&mut self, _which: Run, steps: &[Step], active: Active) -> Result<(), RuntimeError> {
+    /// Runs a whole schedule. With `record`, a device may record it and knows it again by that name and `active`.
+    fn run_schedule(
+        &mut self,
+        _record: Option<ScheduleId>,
+        steps: &[Step],
+        active: Active,
+    ) -> Result<(), RuntimeError> {
         steps.iter().try_for_each(|step| self.run(step, active))
     }
 

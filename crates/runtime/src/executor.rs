@@ -1,11 +1,11 @@
 //! Walks a planned schedule. Takes the arena once, then never allocates device memory again.
 
 use bytemuck::Pod;
-use plimsoll_graph::{DType, OpRule, SlotId};
+use plimsoll_graph::{DType, OpRule, ScheduleId, SlotId};
 use plimsoll_plan::verify::{verify, verify_schedule};
-use plimsoll_plan::{Buffer, Place, Plan, Region, Schedule, Step};
+use plimsoll_plan::{Buffer, Place, Plan, Region, Step};
 
-use crate::{Active, Backend, Run, RuntimeError};
+use crate::{Active, Backend, RuntimeError};
 
 /// Byte that makes every float type a NaN and every signed integer negative.
 const POISON: u8 = 0xff;
@@ -44,49 +44,28 @@ impl Executor {
         self.plan.slot_regions.iter().map(Region::end).max().unwrap_or(0)
     }
 
-    fn schedule(&self, run: Run) -> &Schedule {
-        match run {
-            Run::MicroStep => &self.plan.micro_step,
-            Run::Update => &self.plan.update,
-            Run::Evaluate => &self.plan.evaluate,
-            Run::Sample => &self.plan.sample,
-        }
-    }
-
     /// Runs every step of a schedule over a micro-batch that is filled as `active` says. A device may still be
     /// at work when it returns; whatever is read from it waits.
-    pub fn run(&mut self, run: Run, active: Active) -> Result<(), RuntimeError> {
-        assert!(active.tokens <= self.plan.batch.tokens, "more tokens than were planned for");
-        assert!(active.sequences <= self.plan.batch.sequences, "more sequences than were planned for");
+    pub fn run(&mut self, id: ScheduleId, active: Active) -> Result<(), RuntimeError> {
+        assert!(active.fits(self.plan.batch), "{active:?} is more than was planned for");
         if self.paranoid {
-            return self.run_paranoid(run, active);
+            return self.run_paranoid(id, active);
         }
         // Borrowed apart so that steps need not be copied.
         let Self { backend, plan, .. } = self;
-        let schedule = match run {
-            Run::MicroStep => &plan.micro_step,
-            Run::Update => &plan.update,
-            Run::Evaluate => &plan.evaluate,
-            Run::Sample => &plan.sample,
-        };
-        backend.run_schedule(run, &schedule.steps, active)
+        let schedule = plan.schedule(id);
+        backend.run_schedule(schedule.recorded.then_some(id), &schedule.steps, active)
     }
 
     /// Runs a schedule step by step; the seconds of each step, in order.
-    pub fn run_timed(&mut self, run: Run, active: Active) -> Result<Vec<f64>, RuntimeError> {
+    pub fn run_timed(&mut self, id: ScheduleId, active: Active) -> Result<Vec<f64>, RuntimeError> {
         let Self { backend, plan, .. } = self;
-        let steps = match run {
-            Run::MicroStep => &plan.micro_step.steps,
-            Run::Update => &plan.update.steps,
-            Run::Evaluate => &plan.evaluate.steps,
-            Run::Sample => &plan.sample.steps,
-        };
-        steps.iter().map(|step| backend.run_timed(step, active)).collect()
+        plan.schedule(id).steps.iter().map(|step| backend.run_timed(step, active)).collect()
     }
 
-    fn run_paranoid(&mut self, run: Run, active: Active) -> Result<(), RuntimeError> {
-        let schedule = self.schedule(run).clone();
-        verify_schedule("running", &schedule, &self.plan.slot_regions, self.plan.arena_bytes, 0)?;
+    fn run_paranoid(&mut self, id: ScheduleId, active: Active) -> Result<(), RuntimeError> {
+        let schedule = self.plan.schedule(id).clone();
+        verify_schedule(id.0, &schedule, &self.plan.slot_regions, self.plan.arena_bytes, 0)?;
         for (index, step) in schedule.steps.iter().enumerate() {
             if let Some(scratch) = step.workspace {
                 self.backend.fill(scratch, POISON)?;
@@ -104,10 +83,10 @@ impl Executor {
     /// The first value that is not a number names the operator that made it.
     fn check_numbers(&mut self, index: usize, step: &Step, active: Active) -> Result<(), RuntimeError> {
         // Only the columns it names are written when a product fills part of a row; the rest follows.
-        let partial = matches!(&step.op, plimsoll_graph::Op::Linear(l) if l.cols.is_some());
-        for output in step.outputs.iter().filter(|b| b.dtype == DType::F32 && !partial) {
+        let whole = !step.op.writes_some_columns();
+        for output in step.outputs.iter().filter(|b| b.dtype() == DType::F32 && whole) {
             let rows = active.rows(output);
-            let bytes = rows * output.shape.cols() * output.dtype.bytes();
+            let bytes = rows * output.shape.cols() * output.dtype().bytes();
             let region = Region { bytes, ..output.region };
             let Some(held) = self.backend.host_bytes(region) else { continue };
             let bad = held.chunks_exact(4).any(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_nan());
@@ -134,9 +113,9 @@ impl Executor {
         self.backend.read(Region { bytes: bytes.len(), ..region }, bytes)
     }
 
-    /// What a schedule leaves for the host to read.
-    pub fn results(&self, run: Run) -> &[Buffer] {
-        &self.schedule(run).results
+    /// What a schedule leaves for the host to read; nothing if the plan has no such schedule.
+    pub fn results(&self, id: ScheduleId) -> &[Buffer] {
+        self.plan.schedules.get(&id).map_or(&[], |schedule| &schedule.results)
     }
 
     /// Reads the first elements of a result.

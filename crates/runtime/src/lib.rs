@@ -7,7 +7,7 @@ mod executor;
 pub mod single_step;
 pub mod weights;
 
-pub use backend::{Active, Backend, Counted, Fill, Run, Used};
+pub use backend::{Active, ActiveStream, Backend, Counted, Fill, Used};
 pub use draw::{Distribution, Draw, mix};
 pub use error::RuntimeError;
 pub use executor::Executor;

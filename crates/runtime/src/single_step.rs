@@ -1,7 +1,7 @@
 //! One operator laid out on its own, for measurements and tests.
 
 use plimsoll_graph::{
-    Alias, Class, DType, Extent, GraphError, Io, Op, OpRule, Phase, Role, Shape, Target, Value, ValueId,
+    Alias, BackendTraits, Class, DType, Extent, GraphError, Io, Op, OpRule, Phase, Role, Shape, Value, ValueId,
 };
 use plimsoll_plan::{Buffer, Lane, Place, Region, Step};
 
@@ -13,7 +13,7 @@ pub fn value(shape: &[usize], dtype: DType, extent: Extent) -> Value {
     Value {
         name: String::new(),
         shape: Shape::new(shape),
-        dtype,
+        storage: dtype.into(),
         role: Role::Input,
         extent,
         layer: None,
@@ -24,7 +24,7 @@ pub fn value(shape: &[usize], dtype: DType, extent: Extent) -> Value {
 
 /// Places inputs, outputs and workspace one behind another. Outputs that must take an input's place do;
 /// with `in_place`, those that may do too. Returns the step and the bytes of arena it needs.
-pub fn lay_out(op: Op, inputs: &[Value], target: &Target, in_place: bool) -> Result<(Step, usize), GraphError> {
+pub fn lay_out(op: Op, inputs: &[Value], traits: &BackendTraits, in_place: bool) -> Result<(Step, usize), GraphError> {
     let references: Vec<&Value> = inputs.iter().collect();
     let outputs = op.outputs(&references)?;
     let mut end = 0;
@@ -38,7 +38,7 @@ pub fn lay_out(op: Op, inputs: &[Value], target: &Target, in_place: bool) -> Res
         slot: None,
         region,
         shape: value.shape,
-        dtype: value.dtype,
+        storage: value.storage,
         extent: value.extent,
     };
     let placed: Vec<Buffer> = inputs.iter().enumerate().map(|(i, v)| buffer(i, v, place(v.bytes()))).collect();
@@ -60,7 +60,7 @@ pub fn lay_out(op: Op, inputs: &[Value], target: &Target, in_place: bool) -> Res
         results.push(buffer(inputs.len() + index, value, region));
     }
     let io = Io { inputs: references, outputs: outputs.iter().collect() };
-    let workspace = op.workspace_bytes(&io, target);
+    let workspace = op.workspace_bytes(&io, traits);
     let workspace = (workspace > 0).then(|| place(workspace));
     let step = Step {
         op,

@@ -55,7 +55,7 @@ fn slope(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// Both halves with what the adapters add, if there are any; `rest` are their narrow rows and second matrices.
+/// Both halves with what the adapters add, if there are any; `rest` are their low-rank rows and second matrices.
 fn adapted(gate_up: &Array, adapters: Option<&Adapters>, rest: &[&Array]) -> Array {
     match adapters {
         Some(adapters) => gate_up.zip(&adapter_up(&AdapterUp(adapters.clone()), rest), |x, added| x + added),
@@ -113,7 +113,7 @@ pub fn pointwise_grad(op: &PointwiseGrad, inputs: &[&Array]) -> Array {
 #[cfg(test)]
 mod tests {
     use plimsoll_graph::Op;
-    use plimsoll_graph::ops::{AdapterUpGrad, Block};
+    use plimsoll_graph::ops::{AdapterUpGrad, Columns};
 
     use super::super::NoDropout;
     use super::super::adapter::adapter_up_grad;
@@ -151,12 +151,12 @@ mod tests {
             check_gradient(&forward, std::slice::from_ref(&x), 0, &dy, &dx);
         }
     }
-    /// Through both halves to the product, the narrow rows and the second matrices.
+    /// Through both halves to the product, the low-rank rows and the second matrices.
     #[test]
     fn gradients_of_adapters_are_the_slopes() {
         let random = &mut Random::new(7);
         for blocks in [&[(0, 4), (4, 4)][..], &[(0, 4)], &[(4, 4)], &[(1, 2), (3, 4)]] {
-            let blocks: Vec<Block> = blocks.iter().map(|&(start, len)| Block { start, len }).collect();
+            let blocks: Vec<Columns> = blocks.iter().map(|&(start, len)| Columns { start, len }).collect();
             let adapters = Adapters { alpha: 0.7, blocks, total: 8 };
             let rank = 3;
             let inputs = [

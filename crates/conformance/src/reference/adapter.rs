@@ -39,7 +39,7 @@ pub fn adapter_up_grad(op: &AdapterUpGrad, inputs: &[&Array]) -> Vec<Array> {
 #[cfg(test)]
 mod tests {
     use plimsoll_graph::Op;
-    use plimsoll_graph::ops::{Adapters, Block};
+    use plimsoll_graph::ops::{Adapters, Columns};
 
     use super::super::finite_difference::testing::{array, check_gradient, upstream};
     use super::*;
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn gradients_are_the_slopes() {
         let random = &mut Random::new(4);
-        let blocks = vec![Block { start: 1, len: 3 }, Block { start: 6, len: 2 }];
+        let blocks = vec![Columns { start: 1, len: 3 }, Columns { start: 6, len: 2 }];
         let adapters = Adapters { alpha: 0.7, blocks, total: 9 };
         let inputs = [array(random, &[4, 4]), array(random, &[5, 2])];
         let forward = Op::from(AdapterUp(adapters.clone()));

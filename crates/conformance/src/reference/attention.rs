@@ -23,7 +23,7 @@ fn kv_columns(heads: Heads, query_head: usize) -> (std::ops::Range<usize>, std::
 
 fn seen(op: &Attention, qkv: &Array, sequence_start: usize, query: usize, head: usize) -> Seen {
     let (key_columns, _) = kv_columns(op.heads, head);
-    let first = op.window.map_or(0, |w| (query + 1).saturating_sub(w)).max(sequence_start);
+    let first = op.window().map_or(0, |w| (query + 1).saturating_sub(w)).max(sequence_start);
     let q = &qkv.row(query)[columns(op.heads, head)];
     let score = |key: usize| f64::from(op.scale) * dot(q, &qkv.row(key)[key_columns.clone()]);
     let scores: Vec<f64> = (first..=query).map(score).collect();
@@ -97,7 +97,7 @@ mod tests {
         let random = &mut Random::new(5);
         for window in [None, Some(1), Some(3)] {
             let heads = Heads { query: 4, kv: 2, head_dim: 3 };
-            let op = Attention { heads, scale: 0.9, window, max_length: 5 };
+            let op = Attention::causal(heads, 0.9, window, 5);
             let inputs = [array(random, &[8, heads.fused_cols()]), Array::new(&[4], vec![0.0, 5.0, 6.0, 8.0])];
             let forward = Op::from(op.clone());
             let mut d_out = upstream(random, &forward, &inputs);

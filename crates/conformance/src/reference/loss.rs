@@ -60,7 +60,7 @@ mod tests {
     fn gradients_are_the_slopes() {
         let random = &mut Random::new(8);
         for softcap in [None, Some(0.8)] {
-            let op = VocabLoss { softcap, chunks: 1, grad: None };
+            let op = VocabLoss::new(softcap, 1);
             let targets = Array::new(&[4], vec![5.0, -100.0, 0.0, 3.0]);
             let (hidden, weight) = (array(random, &[4, 3]), array(random, &[6, 3]));
             let inputs = [hidden, weight, targets, Array::filled(&[1], 0.25), Array::filled(&[1], 7.0)];

@@ -14,18 +14,12 @@ pub fn global_norm(op: &GlobalNorm, inputs: &[&Array]) -> Array {
     Array::new(&[2], vec![norm, factor])
 }
 
-/// The decimal that was written: 0.999 as f32 is 0.99899995, which would move `1 - β2` by 5e-5 of
-/// itself against a bias correction made from 0.999.
-fn as_written(beta: f32) -> f64 {
-    beta.to_string().parse().expect("a number")
-}
-
 /// One step of Adam with decoupled weight decay on the clipped gradient.
 pub fn adamw(op: &AdamW, inputs: &[&Array]) -> Vec<Array> {
     let (mut p, g, mut m, mut v) = (inputs[0].clone(), inputs[1], inputs[2].clone(), inputs[3].clone());
     let (lr, correction1, correction2) = (inputs[4].data[0], inputs[4].data[1], inputs[4].data[2]);
     let factor = inputs[5].data[1];
-    let (beta1, beta2) = (as_written(op.beta1), as_written(op.beta2));
+    let (beta1, beta2) = (op.beta1, op.beta2);
     if op.master {
         p = inputs[6].clone();
     }

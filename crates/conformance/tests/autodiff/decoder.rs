@@ -12,7 +12,7 @@ const HEADS: Heads = Heads { query: 4, kv: 2, head_dim: 4 };
 const ROWS: usize = 12;
 const LENGTHS: [usize; 4] = [5, 1, 2, 1];
 /// How full the micro-batch is.
-pub const ACTIVE: Active = Active { tokens: 9, sequences: 4 };
+pub const ACTIVE: Active = Active::one(9, 4);
 
 /// A forward graph and what its slots hold.
 pub struct Model {
@@ -29,8 +29,11 @@ impl Model {
 
     fn slot(&mut self, name: &str, role: Role, tensor: Tensor) -> ValueId {
         let (shape, dtype, extent) = (tensor.shape, tensor.dtype(), tensor.extent);
-        let id = self.slots.add(Slot { name: name.to_owned(), shape, dtype, role, extent, layer: None });
-        let value = self.graph.slot(&self.slots, id);
+        let id = self
+            .slots
+            .add(Slot { name: name.to_owned(), shape, storage: dtype.into(), role, extent, layer: None })
+            .expect("small");
+        let value = self.graph.slot(&self.slots, id).expect("small");
         self.content.push((value, tensor));
         value
     }
@@ -41,7 +44,8 @@ impl Model {
         if let (Data::F32(data), 1) = (&mut tensor.data, shape.len()) {
             data.iter_mut().for_each(|x| *x = 1.0 + 0.5 * *x);
         }
-        self.slot(name, Role::Weight, tensor)
+        let role = if name.ends_with(".A") || name.ends_with(".B") { Role::Adapter } else { Role::Weight };
+        self.slot(name, role, tensor)
     }
 
     fn apply(&mut self, op: impl Into<Op>, inputs: &[ValueId]) -> ValueId {
@@ -135,7 +139,7 @@ pub fn decoder(options: Options, seed: u64) -> Model {
         key: m.slot("key", Role::Input, Tensor::rng_key([3, 1, 4, 1])),
     };
     let embedding = m.parameter("embedding", &[VOCAB, DIM]);
-    let mut x = m.apply(Embed { dtype: DType::F32 }, &[embedding, tokens]);
+    let mut x = m.apply(Embed { dtype: DType::F32, scale: 1.0 }, &[embedding, tokens]);
     if options.embed_dropout {
         x = m.apply(Dropout { p: 0.25, site: 1000 }, &[x, inputs.row_ids, inputs.key]);
     }
@@ -160,7 +164,7 @@ pub fn decoder(options: Options, seed: u64) -> Model {
     }
     let head = if options.tied { embedding } else { m.parameter("head", &[VOCAB, DIM]) };
     let targets = m.slot("targets", Role::Input, Tensor::token_ints(vec![4, -100, 0, 12, 7, 7, -100, 3, 1, 5, 5, 5]));
-    let op = VocabLoss { softcap: options.softcap, chunks: 2, grad: None };
+    let op = VocabLoss { grad: None, ..VocabLoss::new(options.softcap, 2) };
     m.apply(op, &[hidden, head, targets, scale, loss]);
     m
 }
@@ -179,7 +183,7 @@ fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inpu
         [qkv, _] = m.apply_all(op, &[qkv, weights[0], weights[1]]);
     }
     let qkv = m.apply(Rope { heads: HEADS, inverse: false }, &[qkv, inputs.table, inputs.positions]);
-    let op = Attention { heads: HEADS, scale: 0.6, window: options.window, max_length: 5 };
+    let op = Attention::causal(HEADS, 0.6, options.window, 5);
     let [attended, _lse] = m.apply_all(op, &[qkv, inputs.boundaries]);
     if options.score && !options.all_rows && layer + 1 == options.layers {
         // From here on only the last tokens count, and what is dropped of them is what would be dropped of all.
@@ -224,29 +228,28 @@ fn rest_of_layer(
     }
 }
 
-/// The gated activation, which adds its adapters on the way.
+/// The gated activation behind a product that is added onto what its adapters give.
 fn gated(m: &mut Model, options: Options, name: &str, x: ValueId, inputs: &Inputs) -> ValueId {
-    let activation = options.activation;
     let weight = m.parameter(name, &[2 * FFN, DIM]);
-    let product = |m: &mut Model| m.apply(Linear::forward(), &[x, weight]);
-    let Some(Lora { rank, p }) = options.lora else {
-        let gate_up = product(m);
-        return m.apply(Gated::new(activation), &[gate_up]);
+    let gate_up = match options.lora {
+        None => m.apply(Linear::forward(), &[x, weight]),
+        Some(Lora { rank, p }) => {
+            let blocks = halves(2 * FFN);
+            let (low_rank, b) = low_rank_rows(m, name, x, (blocks.len(), rank, 2 * FFN), p, inputs);
+            let adapted = m.apply(AdapterUp(Adapters { alpha: 0.7, blocks, total: 2 * FFN }), &[low_rank, b]);
+            m.apply(Linear { dest: Dest::Accumulate, ..Linear::forward() }, &[x, weight, adapted])
+        }
     };
-    let blocks = halves(2 * FFN);
-    let (narrow, b) = narrow_rows(m, name, x, (blocks.len(), rank, 2 * FFN), p, inputs);
-    let gate_up = product(m);
-    let adapters = Some(Adapters { alpha: 0.7, blocks, total: 2 * FFN });
-    m.apply(Gated { activation, adapters }, &[gate_up, narrow, b])
+    m.apply(Gated::new(options.activation), &[gate_up])
 }
 
 /// The columns of two adapters side by side.
-fn halves(out: usize) -> Vec<Block> {
-    vec![Block { start: 0, len: out / 2 }, Block { start: out / 2, len: out - out / 2 }]
+fn halves(out: usize) -> Vec<Columns> {
+    vec![Columns { start: 0, len: out / 2 }, Columns { start: out / 2, len: out - out / 2 }]
 }
 
-/// The narrow rows of so many adapters of a rank, and their second matrices with so many rows in all.
-fn narrow_rows(
+/// The low-rank rows of so many adapters of a rank, and their second matrices with so many rows in all.
+fn low_rank_rows(
     m: &mut Model,
     name: &str,
     x: ValueId,
@@ -282,9 +285,9 @@ fn linear(
 /// A product added to what its adapter gives, as models have it: backward, the adapter is the last to give its share.
 fn onto_adapters(m: &mut Model, options: Options, name: &str, x: ValueId, out: usize, inputs: &Inputs) -> ValueId {
     let Some(Lora { rank, p }) = options.lora else { return linear(m, options, name, x, out, None, inputs) };
-    let blocks = vec![Block { start: 0, len: out }];
-    let (narrow, b) = narrow_rows(m, name, x, (1, rank, out), p, inputs);
-    let adapted = m.apply(AdapterUp(Adapters { alpha: 0.7, blocks, total: out }), &[narrow, b]);
+    let blocks = vec![Columns { start: 0, len: out }];
+    let (low_rank, b) = low_rank_rows(m, name, x, (1, rank, out), p, inputs);
+    let adapted = m.apply(AdapterUp(Adapters { alpha: 0.7, blocks, total: out }), &[low_rank, b]);
     let features = m.graph.value(x).shape.cols();
     let weight = m.parameter(name, &[out, features]);
     m.apply(Linear { dest: Dest::Accumulate, ..Linear::forward() }, &[x, weight, adapted])
@@ -304,10 +307,10 @@ fn adapt(
     let Some(Lora { rank, p }) = options.lora else { return y };
     // Where a row is not shared with other products, as two adapters side by side.
     let blocks = match cols {
-        Some(_) => vec![Block { start: 0, len: out }],
+        Some(_) => vec![Columns { start: 0, len: out }],
         None => halves(out),
     };
-    let (small, b) = narrow_rows(m, name, x, (blocks.len(), rank, out), p, inputs);
+    let (small, b) = low_rank_rows(m, name, x, (blocks.len(), rank, out), p, inputs);
     if cols.is_some() {
         return m.apply(Linear { dest: Dest::Accumulate, cols, ..Linear::forward() }, &[small, b, y]);
     }

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use plimsoll_conformance::reference::{self, Array, MaskSource, finite_difference};
 use plimsoll_conformance::{Harness, Placement, Suite, Tensor, compare, walk};
 use plimsoll_graph::ops::{Activation, InnerDropout};
-use plimsoll_graph::{DType, Graph, GraphError, Op, Phase, SlotId, SlotTable, ValueId, differentiate};
+use plimsoll_graph::{
+    DType, Graph, GraphError, Op, Phase, SlotId, SlotTable, ValueId, differentiate, fuse_backward, fuse_forward,
+};
 
 use crate::decoder::{ACTIVE, Lora, Model, Options, PLAIN, decoder};
 
@@ -49,7 +51,9 @@ struct Differentiated {
 
 fn derive(model: &Model, trainable: &[ValueId]) -> Differentiated {
     let (mut graph, mut slots) = (model.graph.clone(), model.slots.clone());
+    fuse_forward(&mut graph);
     let gradients = differentiate(&mut graph, &mut slots, trainable, DType::F32).expect("differentiable");
+    fuse_backward(&mut graph);
     Differentiated { graph, slots, gradients }
 }
 

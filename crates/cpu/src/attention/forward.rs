@@ -15,7 +15,7 @@ pub(crate) fn attention(op: &Attention, call: &Call) -> Result<(), RuntimeError>
     let (qkv, out, lse): (Matrix, Matrix, Matrix) = (call.input(0)?, call.output(0)?, call.output(1)?);
     let sequences = Sequences::new(call, 1, qkv.rows)?;
     let scratch: Matrix = call.workspace(call.workers.count(), scratch_len(op.heads.head_dim))?;
-    let job = Forward { heads: op.heads, scale: op.scale, window: op.window, qkv, out, lse };
+    let job = Forward { heads: op.heads, scale: op.scale, window: op.window(), qkv, out, lse };
     call.workers.for_each(sequences.tiles() * op.heads.query, |worker, task| {
         let (tokens, tile) = sequences.tile(task / op.heads.query);
         // SAFETY: the scratch is the worker's alone, the tile's rows of the output the task's.

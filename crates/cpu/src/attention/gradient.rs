@@ -18,7 +18,7 @@ pub(crate) fn attention_grad(op: &AttentionGrad, call: &Call) -> Result<(), Runt
     let (d_out, d_qkv): (Matrix, Matrix) = (call.input(3)?, call.output(0)?);
     let sequences = Sequences::new(call, 4, qkv.rows)?;
     let scratch: Matrix = call.workspace(call.workers.count(), scratch_len(op.heads.head_dim))?;
-    let job = Gradient { heads: op.heads, scale: op.scale, window: op.window, qkv, out, lse, d_out, d_qkv };
+    let job = Gradient { heads: op.heads, scale: op.scale, window: op.window(), qkv, out, lse, d_out, d_qkv };
     call.workers.for_each(sequences.count() * op.heads.kv, |worker, task| {
         let tokens = sequences.tokens(task / op.heads.kv);
         // SAFETY: the scratch is the worker's alone; the heads' columns of these rows are the task's.

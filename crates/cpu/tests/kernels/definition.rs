@@ -14,7 +14,7 @@ fn close(name: &str, got: &[f32], want: &[f64], tolerance: f64) {
 }
 
 fn rows(tokens: usize, cols: usize) -> (Value, Fill) {
-    (value(&[tokens, cols], DType::F32, Extent::Tokens), Fill::Random)
+    (value(&[tokens, cols], DType::F32, Extent::TOKENS), Fill::Random)
 }
 
 /// Attention and its gradients by the textbook, one head and one query at a time.
@@ -39,7 +39,7 @@ fn naive(op: &Attention, qkv: &[f32], d_out: &[f32], bounds: &[i32]) -> Naive {
         for head in 0..query {
             let (k_head, v_head) = (query + head / (query / kv), query + kv + head / (query / kv));
             for q in pair[0] as usize..pair[1] as usize {
-                let oldest = op.window.map_or(pair[0] as usize, |w| (q + 1).saturating_sub(w).max(pair[0] as usize));
+                let oldest = op.window().map_or(pair[0] as usize, |w| (q + 1).saturating_sub(w).max(pair[0] as usize));
                 let keys: Vec<usize> = (oldest..=q).collect();
                 let dot = |t: usize, h: usize, other: &dyn Fn(usize) -> f64| -> f64 {
                     (0..head_dim).map(|d| x(t, h, d) * other(d)).sum()
@@ -71,14 +71,14 @@ fn naive(op: &Attention, qkv: &[f32], d_out: &[f32], bounds: &[i32]) -> Naive {
 
 fn check_attention(heads: Heads, window: Option<usize>, bounds: &[i32]) {
     let tokens = *bounds.last().unwrap() as usize;
-    let op = Attention { heads, scale: 0.3, window, max_length: tokens };
-    let active = Active { tokens, sequences: bounds.len() - 1 };
-    let boundaries = (value(&[bounds.len()], DType::I32, Extent::Boundaries), Fill::Ints(bounds.to_vec()));
+    let op = Attention::causal(heads, 0.3, window, tokens);
+    let active = Active::one(tokens, bounds.len() - 1);
+    let boundaries = (value(&[bounds.len()], DType::I32, Extent::BOUNDARIES), Fill::Ints(bounds.to_vec()));
     let qkv = crate::support::random(tokens * heads.fused_cols(), 11);
     let d_out = crate::support::random(tokens * heads.query_cols(), 12);
     let want = naive(&op, &qkv, &d_out, bounds);
     let given =
-        |cols, floats: &[f32]| (value(&[tokens, cols], DType::F32, Extent::Tokens), Fill::Floats(floats.to_vec()));
+        |cols, floats: &[f32]| (value(&[tokens, cols], DType::F32, Extent::TOKENS), Fill::Floats(floats.to_vec()));
     let inputs = vec![given(heads.fused_cols(), &qkv), boundaries.clone()];
     let forward = run(&Case { op: op.clone().into(), inputs, active }, 2, false);
     let name = format!("{heads:?} {window:?} {bounds:?}");
@@ -114,7 +114,7 @@ fn check_product(op: Linear, tokens: usize, inputs: usize, outputs: usize) {
         LinearKind::WeightGrad => vec![rows(tokens, outputs), rows(tokens, inputs), weight()],
     };
     let (kind, alpha) = (op.kind, f64::from(op.alpha));
-    let active = Active { tokens, sequences: 1 };
+    let active = Active::one(tokens, 1);
     let got = run(&Case { op: Op::from(op), inputs: operands, active }, 2, true);
     let a = |i: usize| f64::from(got.inputs[0][i]);
     let b = |i: usize| f64::from(got.inputs[1][i]);
@@ -151,13 +151,13 @@ fn loss_outcome(softcap: Option<f32>, chunks: usize, targets: &[i32]) -> Outcome
     let inputs = vec![
         rows(targets.len(), 20),
         (value(&[37, 20], DType::F32, Extent::Fixed), Fill::Random),
-        (value(&[targets.len()], DType::I32, Extent::Tokens), Fill::Ints(targets.to_vec())),
+        (value(&[targets.len()], DType::I32, Extent::TOKENS), Fill::Ints(targets.to_vec())),
         (value(&[1], DType::F32, Extent::Fixed), Fill::Floats(vec![0.125])),
         (value(&[1], DType::F64, Extent::Fixed), Fill::Double(2.0)),
         (value(&[37, 20], DType::F32, Extent::Fixed), Fill::Random),
     ];
     let op = VocabLoss { softcap, chunks, grad: Some(LossGrad { weight: true }) };
-    let active = Active { tokens: targets.len(), sequences: 1 };
+    let active = Active::one(targets.len(), 1);
     run(&Case { op: op.into(), inputs, active }, 2, true)
 }
 

@@ -8,11 +8,11 @@ use plimsoll_graph::{DType, Extent, Op, Value};
 use plimsoll_runtime::Active;
 
 const TOKENS: usize = 150;
-const ACTIVE: Active = Active { tokens: 133, sequences: 3 };
+const ACTIVE: Active = Active::one(133, 3);
 const HEADS: Heads = Heads { query: 4, kv: 2, head_dim: 24 };
 
 fn rows(cols: usize) -> (Value, Fill) {
-    (value(&[TOKENS, cols], DType::F32, Extent::Tokens), Fill::Random)
+    (value(&[TOKENS, cols], DType::F32, Extent::TOKENS), Fill::Random)
 }
 
 fn fixed(shape: &[usize]) -> (Value, Fill) {
@@ -21,11 +21,11 @@ fn fixed(shape: &[usize]) -> (Value, Fill) {
 
 fn ids(modulus: i32) -> (Value, Fill) {
     let ids = (0..TOKENS as i32).map(|i| i * 7 % modulus).collect();
-    (value(&[TOKENS], DType::I32, Extent::Tokens), Fill::Ints(ids))
+    (value(&[TOKENS], DType::I32, Extent::TOKENS), Fill::Ints(ids))
 }
 
 fn boundaries() -> (Value, Fill) {
-    (value(&[6], DType::I32, Extent::Boundaries), Fill::Ints(vec![0, 65, 72, 133, -1, -1]))
+    (value(&[6], DType::I32, Extent::BOUNDARIES), Fill::Ints(vec![0, 65, 72, 133, -1, -1]))
 }
 
 fn key() -> (Value, Fill) {
@@ -104,8 +104,8 @@ fn other_cases() -> Vec<Case> {
         case(Rope { heads: HEADS, inverse: true }, vec![rows(cols), fixed(&[50, 24]), ids(50)]),
         case(attention.clone(), vec![rows(cols), boundaries()]),
         case(AttentionGrad(attention), vec![rows(cols), rows(96), rows(4), rows(96), boundaries()]),
-        case(Embed { dtype: DType::F32 }, vec![fixed(&[50, 33]), ids(50)]),
-        case(EmbedGrad, vec![rows(33), ids(20), fixed(&[50, 33])]),
+        case(Embed { dtype: DType::F32, scale: 1.0 }, vec![fixed(&[50, 33]), ids(50)]),
+        case(EmbedGrad { scale: 1.0 }, vec![rows(33), ids(20), fixed(&[50, 33])]),
         case(Add, vec![rows(70), rows(70)]),
         case(Dropout { p: 0.4, site: 9 }, vec![rows(70), ids(1000), key()]),
         case(LastLogits { softcap: Some(3.0), sequences: 5 }, vec![rows(33), fixed(&[50, 33]), boundaries()]),
@@ -129,7 +129,7 @@ fn other_cases() -> Vec<Case> {
     for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Relu2] {
         cases.push(case(Gated::new(activation), vec![rows(70)]));
         cases.push(case(GatedGrad::new(activation), vec![rows(70), rows(35)]));
-        let blocks = vec![Block { start: 0, len: 35 }, Block { start: 40, len: 29 }];
+        let blocks = vec![Columns { start: 0, len: 35 }, Columns { start: 40, len: 29 }];
         let adapters = Some(Adapters { alpha: 0.7, blocks, total: 70 });
         let op = Gated { activation, adapters: adapters.clone() };
         cases.push(case(op, vec![rows(70), rows(10), fixed(&[64, 5])]));
@@ -143,7 +143,7 @@ fn other_cases() -> Vec<Case> {
     {
         let targets = (0..TOKENS as i32).map(|i| if i < 60 { -100 } else { i % 50 }).collect();
         let mut inputs = vec![rows(33), fixed(&[50, 33])];
-        inputs.push((value(&[TOKENS], DType::I32, Extent::Tokens), Fill::Ints(targets)));
+        inputs.push((value(&[TOKENS], DType::I32, Extent::TOKENS), Fill::Ints(targets)));
         inputs.push(hyper(&[0.01]));
         inputs.push((value(&[1], DType::F64, Extent::Fixed), Fill::Double(0.25)));
         if grad.is_some_and(|g| g.weight) {

@@ -54,7 +54,7 @@ pub fn random(len: usize, seed: u64) -> Vec<f32> {
 pub fn run(case: &Case, threads: usize, in_place: bool) -> Outcome {
     let mut backend = CpuBackend::new(Some(threads));
     let values: Vec<Value> = case.inputs.iter().map(|(v, _)| v.clone()).collect();
-    let (step, bytes) = lay_out(case.op.clone(), &values, &backend.target(), in_place).unwrap();
+    let (step, bytes) = lay_out(case.op.clone(), &values, &backend.traits(), in_place).unwrap();
     backend.allocate(bytes).unwrap();
     let whole = plimsoll_plan::Region { place: plimsoll_plan::Place::Device, offset: 0, bytes };
     backend.write(whole, &vec![0xff; bytes]).unwrap();
@@ -79,7 +79,7 @@ pub fn run(case: &Case, threads: usize, in_place: bool) -> Outcome {
 
 fn read_outputs(backend: &CpuBackend, step: &Step, active: Active) -> Vec<Vec<u8>> {
     let read = |buffer: &plimsoll_plan::Buffer| {
-        let element = if buffer.dtype == DType::F64 { 8 } else { 4 };
+        let element = if buffer.dtype() == DType::F64 { 8 } else { 4 };
         let mut bytes = vec![0; active.rows(buffer) * buffer.shape.cols() * element];
         backend.read(buffer.region, &mut bytes).unwrap();
         bytes

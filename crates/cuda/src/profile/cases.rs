@@ -1,7 +1,7 @@
 //! What is measured: operators in shapes that training has.
 
 use plimsoll_graph::ops::{
-    Activation, AdamW, AdapterUp, AdapterUpGrad, Adapters, Add, Attention, AttentionGrad, Block, Dest, Embed, Gated,
+    Activation, AdamW, AdapterUp, AdapterUpGrad, Adapters, Add, Attention, AttentionGrad, Columns, Dest, Embed, Gated,
     GatedGrad, GlobalNorm, HYPER_LEN, Heads, InnerDropout, Linear, LinearKind, LossGrad, RmsNorm, RmsNormGrad, Rope,
     VocabLoss,
 };
@@ -22,7 +22,7 @@ pub(super) const LAYER_LENGTH: usize = 512;
 
 /// An operator, its inputs, and the numbers that those hold which are no floats.
 pub(super) struct Case {
-    /// Under which the rate is kept.
+    /// Under which the rate is stored.
     pub(super) name: &'static str,
     pub(super) op: Op,
     pub(super) inputs: Vec<Value>,
@@ -35,11 +35,11 @@ fn case(name: &'static str, op: impl Into<Op>, inputs: Vec<Value>) -> Case {
 }
 
 fn tokens(cols: usize) -> Value {
-    value(&[TOKENS, cols], DType::BF16, Extent::Tokens)
+    value(&[TOKENS, cols], DType::BF16, Extent::TOKENS)
 }
 
 fn per_token(dtype: DType) -> Value {
-    value(&[TOKENS], dtype, Extent::Tokens)
+    value(&[TOKENS], dtype, Extent::TOKENS)
 }
 
 fn fixed(dims: &[usize], dtype: DType) -> Value {
@@ -47,7 +47,7 @@ fn fixed(dims: &[usize], dtype: DType) -> Value {
 }
 
 pub(super) fn product(rows: usize, cols: usize, inner: usize, dtype: DType) -> Case {
-    let inputs = vec![value(&[rows, inner], dtype, Extent::Tokens), fixed(&[cols, inner], dtype)];
+    let inputs = vec![value(&[rows, inner], dtype, Extent::TOKENS), fixed(&[cols, inner], dtype)];
     case("linear", Linear::forward(), inputs)
 }
 
@@ -90,7 +90,7 @@ pub(super) fn layer() -> Vec<Case> {
 
 /// A sum of two numbers or so: all of it is the launch.
 pub(super) fn tiny() -> Case {
-    let inputs = vec![value(&[8, 8], DType::BF16, Extent::Tokens), value(&[8, 8], DType::BF16, Extent::Tokens)];
+    let inputs = vec![value(&[8, 8], DType::BF16, Extent::TOKENS), value(&[8, 8], DType::BF16, Extent::TOKENS)];
     case("add", Add, inputs)
 }
 
@@ -117,7 +117,7 @@ pub(super) fn moving() -> Vec<Case> {
     }
     let mut embed = case(
         "embed",
-        Embed { dtype: DType::BF16 },
+        Embed { dtype: DType::BF16, scale: 1.0 },
         vec![fixed(&[VOCABULARY, DIM], DType::BF16), per_token(DType::I32)],
     );
     embed.contents = vec![(1, positions.iter().map(|p| p * 3 % VOCABULARY as i32).collect())];
@@ -161,13 +161,13 @@ fn adapters() -> Vec<Case> {
     // The first matrices of a layer on its own, and of three that share their input.
     let down = |rank: usize| {
         let matrix = |dtype| fixed(&[rank, DIM], dtype);
-        let (wide, narrow) = (|| tokens(DIM), || tokens(rank));
-        let sums = vec![narrow(), wide(), matrix(DType::F32)];
+        let (wide, low_rank) = (|| tokens(DIM), || tokens(rank));
+        let sums = vec![low_rank(), wide(), matrix(DType::F32)];
         [
             dropped(op(Forward, Dest::Fresh), vec![wide(), matrix(DType::BF16)], "linear_down"),
             dropped(
                 op(InputGrad, Dest::Accumulate),
-                vec![narrow(), matrix(DType::BF16), wide()],
+                vec![low_rank(), matrix(DType::BF16), wide()],
                 "linear_down_input_grad",
             ),
             dropped(op(WeightGrad, Dest::Accumulate), sums, "linear_down_weight_grad"),
@@ -176,12 +176,12 @@ fn adapters() -> Vec<Case> {
     // The second matrices of layers with so many columns each.
     let up = |layers: usize, cols: usize| {
         let matrix = |dtype| fixed(&[layers * cols, RANK], dtype);
-        let (wide, narrow) = (|| tokens(layers * cols), || tokens(layers * RANK));
-        let blocks = (0..layers).map(|index| Block { start: index * cols, len: cols }).collect();
+        let (wide, low_rank) = (|| tokens(layers * cols), || tokens(layers * RANK));
+        let blocks = (0..layers).map(|index| Columns { start: index * cols, len: cols }).collect();
         let layers = Adapters { alpha: 2.0, blocks, total: layers * cols };
-        let inputs = vec![wide(), narrow(), matrix(DType::BF16), matrix(DType::F32)];
+        let inputs = vec![wide(), low_rank(), matrix(DType::BF16), matrix(DType::F32)];
         [
-            case("adapter_up", AdapterUp(layers.clone()), vec![narrow(), matrix(DType::BF16)]),
+            case("adapter_up", AdapterUp(layers.clone()), vec![low_rank(), matrix(DType::BF16)]),
             case("adapter_up_grad", AdapterUpGrad(layers), inputs),
         ]
     };
@@ -192,11 +192,11 @@ fn adapters() -> Vec<Case> {
 /// Forward and gradient over sequences of one length.
 pub(super) fn attention(length: usize) -> [Case; 2] {
     let sequences = TOKENS / length;
-    let op = Attention { heads: HEADS, scale: 0.088, window: None, max_length: length };
+    let op = Attention::causal(HEADS, 0.088, None, length);
     let bounds: Vec<i32> = (0..=sequences).map(|i| (i * length) as i32).collect();
-    let boundaries = || value(&[sequences + 1], DType::I32, Extent::Boundaries);
+    let boundaries = || value(&[sequences + 1], DType::I32, Extent::BOUNDARIES);
     let (qkv, out) = (|| tokens(HEADS.fused_cols()), || tokens(HEADS.query * HEADS.head_dim));
-    let lse = value(&[TOKENS, HEADS.query], DType::F32, Extent::Tokens);
+    let lse = value(&[TOKENS, HEADS.query], DType::F32, Extent::TOKENS);
     let mut forward = case("attention", op.clone(), vec![qkv(), boundaries()]);
     forward.contents = vec![(1, bounds.clone())];
     let mut gradient = case("attention_grad", AttentionGrad(op), vec![qkv(), out(), lse, out(), boundaries()]);
@@ -207,11 +207,11 @@ pub(super) fn attention(length: usize) -> [Case; 2] {
 /// The loss over a vocabulary, with its gradients.
 pub(super) fn loss() -> Case {
     let (rows, dim) = (TOKENS / 2, DIM / 2);
-    let op = VocabLoss { softcap: None, chunks: 1, grad: Some(LossGrad { weight: false }) };
+    let op = VocabLoss { grad: Some(LossGrad { weight: false }), ..VocabLoss::new(None, 1) };
     let inputs = vec![
-        value(&[rows, dim], DType::BF16, Extent::Tokens),
+        value(&[rows, dim], DType::BF16, Extent::TOKENS),
         fixed(&[VOCABULARY, dim], DType::BF16),
-        value(&[rows], DType::I32, Extent::Tokens),
+        value(&[rows], DType::I32, Extent::TOKENS),
         fixed(&[1], DType::F32),
         fixed(&[1], DType::F64),
     ];
@@ -222,35 +222,32 @@ pub(super) fn loss() -> Case {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_graph::Target;
-    use plimsoll_plan::narrow_name;
+    use plimsoll_graph::{BackendTraits, Io, OpRule, Work};
     use plimsoll_runtime::single_step::lay_out;
 
     use super::super::measure::{ARENA_BYTES, PRODUCT_SIZES};
     use super::*;
 
-    /// Every case can be built, fits the memory it is measured in, and is looked up under the name it is kept under.
+    /// Every case can be built, fits the memory it is measured in, and is looked up under the name it is stored under.
     #[test]
     fn cases_fit_and_are_named_as_the_planner_names_them() {
-        let target =
-            Target { workers: 1, partial_rows: plimsoll_plan::GPU_PARTIAL_ROWS, matmul_workspace_bytes: 32 << 20 };
+        let traits = BackendTraits::gpu();
         let [rows, cols, inner] = PRODUCT_SIZES.map(|sizes| *sizes.last().expect("some"));
         let mut all = moving();
         all.extend([loss(), tiny(), product(rows, cols, inner, DType::BF16), product(4096, 4096, 4096, DType::F32)]);
         all.extend([512, 2048].into_iter().flat_map(attention));
         for case in all {
-            let (step, bytes) = lay_out(case.op.clone(), &case.inputs, &target, true).expect(case.name);
+            let (step, bytes) = lay_out(case.op.clone(), &case.inputs, &traits, true).expect(case.name);
             assert!(bytes <= ARENA_BYTES, "{} takes {bytes} bytes", case.name);
             for (index, numbers) in &case.contents {
                 assert_eq!(step.inputs[*index].region.bytes, 4 * numbers.len(), "{}", case.name);
             }
             let inputs: Vec<&Value> = case.inputs.iter().collect();
-            let expected = match &case.op {
-                Op::Linear(op) => {
-                    let (_, wide, out) = op.dims(&inputs);
-                    narrow_name(op.kind, wide, out).unwrap_or("linear")
-                }
-                op => plimsoll_graph::OpRule::name(op),
+            let outputs = case.op.outputs(&inputs).expect(case.name);
+            let io = Io { inputs, outputs: outputs.iter().collect() };
+            let expected = match case.op.work(&io)[0] {
+                Work::Product(product) if outputs.len() == 1 => product.low_rank.unwrap_or("linear"),
+                _ => case.op.name(),
             };
             assert_eq!(case.name, expected);
         }

@@ -16,12 +16,12 @@ struct Content {
 }
 
 /// The place of one card's figures.
-pub(super) struct Kept {
+pub(super) struct CardFile {
     path: Option<PathBuf>,
     key: String,
 }
 
-impl Kept {
+impl CardFile {
     /// `$XDG_CACHE_HOME/plimsoll/cards/NAME-HASH.json`.
     pub(super) fn of_user(name: &str, key: &str) -> Self {
         Self::in_folder(user_folder("cards"), name, key)
@@ -43,7 +43,7 @@ impl Kept {
         (content.key == self.key && content.rates.is_sound()).then_some(content.rates)
     }
 
-    /// Figures that cannot be kept are measured again the next time, nothing else.
+    /// Figures that cannot be stored are measured again the next time, nothing else.
     pub(super) fn write(&self, rates: &CardRates) {
         let content = Content { key: self.key.clone(), rates: rates.clone() };
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec_pretty(&content)) {
@@ -73,7 +73,7 @@ mod tests {
             launch_s: 1.5e-6,
             late_bytes: 1 << 20,
             recorded_bytes_per_launch: 700.0,
-            kept: Sustained {
+            sustained: Sustained {
                 products_flops_per_s: 6e14,
                 attention_share: 0.75,
                 moving_share: 0.9,
@@ -85,36 +85,36 @@ mod tests {
     #[test]
     fn figures_come_back_to_the_bit_under_their_key_alone() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let kept = |key: &str| Kept::in_folder(Some(folder.path().join("cards")), "NVIDIA H200", key);
-        assert_eq!(kept("driver 580").read(), None);
-        kept("driver 580").write(&rates());
-        assert_eq!(kept("driver 580").read(), Some(rates()));
-        assert_eq!(kept("driver 590").read(), None);
+        let file = |key: &str| CardFile::in_folder(Some(folder.path().join("cards")), "NVIDIA H200", key);
+        assert_eq!(file("driver 580").read(), None);
+        file("driver 580").write(&rates());
+        assert_eq!(file("driver 580").read(), Some(rates()));
+        assert_eq!(file("driver 590").read(), None);
     }
 
     #[test]
     fn a_file_that_makes_no_sense_counts_as_none() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let kept = Kept::in_folder(Some(folder.path().to_owned()), "card", "key");
-        kept.write(&rates());
-        let path = kept.path().expect("a folder was given");
+        let file = CardFile::in_folder(Some(folder.path().to_owned()), "card", "key");
+        file.write(&rates());
+        let path = file.path().expect("a folder was given");
         let whole = std::fs::read_to_string(&path).expect("written");
         for spoilt in ["", "{}", &whole[..whole.len() / 2], &whole.replace("1.5e-6", "-1.0"), "null"] {
             std::fs::write(&path, spoilt).expect("writable");
-            assert_eq!(kept.read(), None, "{spoilt}");
+            assert_eq!(file.read(), None, "{spoilt}");
         }
     }
 
     #[test]
     fn processes_that_write_at_once_leave_a_whole_file() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let kept = || Kept::in_folder(Some(folder.path().to_owned()), "card", "key");
+        let file = || CardFile::in_folder(Some(folder.path().to_owned()), "card", "key");
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| (0..20).for_each(|_| kept().write(&rates())));
+                scope.spawn(|| (0..20).for_each(|_| file().write(&rates())));
             }
             for _ in 0..200 {
-                let read = kept().read();
+                let read = file().read();
                 assert!(read.is_none() || read == Some(rates()));
             }
         });

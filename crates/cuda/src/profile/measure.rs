@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use plimsoll_graph::{DType, Extent, GraphError, Io, Op, OpRule, Value};
+use plimsoll_graph::{Cost, DType, Extent, GraphError, Io, OpRule, Value, Work};
 use plimsoll_plan::{
-    AttentionRate, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, Sustained, loss_bytes,
-    loss_products_seconds, product_bytes, step_cost,
+    AttentionRate, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, Sustained, step_cost, work_seconds,
 };
 use plimsoll_runtime::single_step::lay_out;
 use plimsoll_runtime::{Active, Backend, Distribution, Draw, RuntimeError, mix};
@@ -62,17 +61,17 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
         launch_s: bench.launch_s,
         late_bytes: 0,
         recorded_bytes_per_launch: RECORDED_BYTES_MIN,
-        kept: unthrottled(),
+        sustained: unthrottled(),
     };
     let loss = bench.loss_rate(&rates)?;
     rates.operators.insert("vocab_loss".to_owned(), loss);
-    let kept = bench.kept(&rates)?;
-    sustained::throttle(&mut rates, kept);
+    let sustained = bench.sustained(&rates)?;
+    sustained::throttle(&mut rates, sustained);
     rates.late_bytes = used(bench.backend).saturating_sub(before);
     let before = used(bench.backend);
     let step = bench.step(&cases::tiny())?;
     let taken = {
-        let _recording = bench.backend.record_repeated(&step, ACTIVE_TINY, LAUNCHES)?;
+        let _recording = bench.backend.record_repeated(&step, active_tiny(), LAUNCHES)?;
         used(bench.backend).saturating_sub(before)
     };
     rates.recorded_bytes_per_launch = (taken as f64 / LAUNCHES as f64).max(RECORDED_BYTES_MIN);
@@ -85,7 +84,9 @@ pub(super) fn unthrottled() -> Sustained {
     Sustained { products_flops_per_s: f64::MAX, attention_share: 1.0, moving_share: 1.0, rates: BTreeMap::new() }
 }
 
-const ACTIVE_TINY: Active = Active { tokens: 8, sequences: 1 };
+fn active_tiny() -> Active {
+    Active::one(8, 1)
+}
 
 struct Bench<'a> {
     backend: &'a mut CudaBackend,
@@ -105,7 +106,7 @@ fn refused(error: GraphError) -> RuntimeError {
 
 impl Bench<'_> {
     fn step(&mut self, case: &Case) -> Result<Step, RuntimeError> {
-        let (step, bytes) = lay_out(case.op.clone(), &case.inputs, &self.backend.target(), true).map_err(refused)?;
+        let (step, bytes) = lay_out(case.op.clone(), &case.inputs, &self.backend.traits(), true).map_err(refused)?;
         if bytes > ARENA_BYTES {
             let reason = format!("measuring {} would take {bytes} bytes of {ARENA_BYTES}", case.name);
             return Err(RuntimeError::Device { reason });
@@ -119,9 +120,9 @@ impl Bench<'_> {
 
     fn time(&mut self, case: &Case) -> Result<Timing, RuntimeError> {
         let step = self.step(case)?;
-        let of_tokens = case.inputs.iter().find(|input| input.extent == Extent::Tokens);
+        let of_tokens = case.inputs.iter().find(|input| input.extent == Extent::TOKENS);
         let tokens = of_tokens.map_or(0, |input| input.shape.rows());
-        let active = Active { tokens, sequences: case.sequences };
+        let active = Active::one(tokens, case.sequences);
         // The first run loads the kernel.
         self.backend.run(&step, active)?;
         let once = self.backend.run_timed(&step, active)?;
@@ -131,15 +132,10 @@ impl Bench<'_> {
         let inputs: Vec<&Value> = case.inputs.iter().collect();
         let outputs = case.op.outputs(&inputs).map_err(refused)?;
         let io = Io { inputs, outputs: outputs.iter().collect() };
-        let cost = case.op.cost(&io);
-        let bytes = match &case.op {
-            Op::Linear(op) => product_bytes(op, &io),
-            Op::VocabLoss(op) => loss_bytes(op, &io),
-            _ => cost.bytes,
-        };
+        let Cost { flops, bytes } = case.op.cost(&io);
         // Never less than a tenth: a figure beyond all others would be noise.
         let seconds = (each - self.launch_s).max(each / 10.0);
-        Ok(Timing { flops: cost.flops, bytes, seconds })
+        Ok(Timing { flops, bytes, seconds })
     }
 
     /// A card that was idle takes a while to reach its clocks, and one that works its limit of power.
@@ -152,20 +148,20 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What is kept of these rates while a layer's operators go on and on.
-    fn kept(&mut self, rates: &CardRates) -> Result<Sustained, RuntimeError> {
+    /// What is left of these rates while a layer's operators go on and on.
+    fn sustained(&mut self, rates: &CardRates) -> Result<Sustained, RuntimeError> {
         for (index, (part, distribution)) in sustained::SPREAD.into_iter().enumerate() {
             let region = Region { place: Place::Device, offset: part.start, bytes: part.len() };
             let key = mix(index as u64);
             self.backend.draw(region, DType::BF16, Draw { distribution, key })?;
         }
         let cases: Vec<Case> = [cases::layer(), cases::layer()].into_iter().flatten().collect();
-        let row = sustained::lay_out_row(&cases, &self.backend.target()).map_err(refused)?;
+        let row = sustained::lay_out_row(&cases, &self.backend.traits()).map_err(refused)?;
         for (region, numbers) in &row.numbers {
             let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
             self.backend.write(*region, &bytes)?;
         }
-        let active = Active { tokens: cases::TOKENS, sequences: cases::TOKENS / cases::LAYER_LENGTH };
+        let active = Active::one(cases::TOKENS, cases::TOKENS / cases::LAYER_LENGTH);
         let timers = Laps::new(row.steps.len())?;
         let began = Instant::now();
         while began.elapsed() < SETTLING {
@@ -186,14 +182,14 @@ impl Bench<'_> {
             Lap { name, kind, flops: cost.flops, bytes: cost.bytes, expected_s: expected_s - self.launch_s, seconds }
         };
         let laps: Vec<Lap> = row.steps.iter().zip(seconds).map(lap).collect();
-        Ok(sustained::kept(&laps))
+        Ok(sustained::sustained(&laps))
     }
 
     /// From one kernel of a recording to the next.
     fn launch_seconds(&mut self) -> Result<f64, RuntimeError> {
         let step = self.step(&cases::tiny())?;
-        self.backend.run(&step, ACTIVE_TINY)?;
-        let recording = self.backend.record_repeated(&step, ACTIVE_TINY, LAUNCHES)?;
+        self.backend.run(&step, active_tiny())?;
+        let recording = self.backend.record_repeated(&step, active_tiny(), LAUNCHES)?;
         Ok(self.backend.time_replay(&recording)? / LAUNCHES as f64)
     }
 
@@ -239,10 +235,9 @@ impl Bench<'_> {
         let inputs: Vec<&Value> = case.inputs.iter().collect();
         let outputs = case.op.outputs(&inputs).map_err(refused)?;
         let io = Io { inputs, outputs: outputs.iter().collect() };
-        let products = match &case.op {
-            Op::VocabLoss(op) => loss_products_seconds(op, &io, &profile),
-            _ => 0.0,
-        };
+        let work = case.op.work(&io);
+        let products = work.iter().filter(|work| matches!(work, Work::Product(_)));
+        let products: f64 = products.map(|work| work_seconds(work, case.name, &profile).1).sum();
         Ok(timing.bytes / (timing.seconds - products).max(timing.seconds / 10.0))
     }
 }

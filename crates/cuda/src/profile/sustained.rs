@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use plimsoll_graph::{Extent, GraphError, Op, Target};
+use plimsoll_graph::{BackendTraits, Extent, GraphError, Op};
 use plimsoll_plan::{Buffer, CardRates, Place, Region, Step, Sustained};
 use plimsoll_runtime::Distribution;
 use plimsoll_runtime::single_step::lay_out;
@@ -64,13 +64,13 @@ pub(super) struct Row {
 
 /// Places the cases' operands in the parts of the arena. Nothing that is read is ever written, but what products are
 /// added onto and what is turned in place. That cannot grow beyond bounds: within a layer, all of `RESULTS` is overwritten.
-pub(super) fn lay_out_row(cases: &[Case], target: &Target) -> Result<Row, GraphError> {
+pub(super) fn lay_out_row(cases: &[Case], traits: &BackendTraits) -> Result<Row, GraphError> {
     let [mut weights, mut activations, mut results] = [WEIGHTS, ACTIVATIONS, RESULTS].map(Part::new);
     let mut row = Row { steps: Vec::new(), numbers: Vec::new() };
     let mut numbers = Part::new(NUMBERS);
     for case in cases {
         let in_place = is_in_place(&case.op);
-        let (mut step, _) = lay_out(case.op.clone(), &case.inputs, target, in_place)?;
+        let (mut step, _) = lay_out(case.op.clone(), &case.inputs, traits, in_place)?;
         for output in &mut step.outputs {
             let before = output.region;
             output.region = results.take(before.bytes)?;
@@ -139,8 +139,8 @@ pub(super) fn kind(step: &Step) -> (String, Kind) {
     }
 }
 
-/// What is kept, by what operators are limited by.
-pub(super) fn kept(laps: &[Lap]) -> Sustained {
+/// The sustained rates, by what operators are limited by.
+pub(super) fn sustained(laps: &[Lap]) -> Sustained {
     let sum = |kind, of: fn(&Lap) -> f64| laps.iter().filter(|lap| lap.kind == kind).map(of).sum::<f64>();
     // A figure beyond what short spans showed would be noise.
     let share = |kind| (sum(kind, |lap| lap.expected_s) / sum(kind, |lap| lap.seconds).max(1e-9)).clamp(0.1, 1.0);
@@ -160,18 +160,18 @@ pub(super) fn kept(laps: &[Lap]) -> Sustained {
 
 /// Turns rates of short spans into those of a card that works on and on. Products that use all of it are cut to what is
 /// kept; smaller ones, which do not reach its limit, stay.
-pub(super) fn throttle(rates: &mut CardRates, kept: Sustained) {
+pub(super) fn throttle(rates: &mut CardRates, sustained: Sustained) {
     for rate in &mut rates.products16.flops_per_s {
-        *rate = rate.min(kept.products_flops_per_s);
+        *rate = rate.min(sustained.products_flops_per_s);
     }
     for attention in &mut rates.attention {
-        attention.forward_flops_per_s *= kept.attention_share;
-        attention.gradient_flops_per_s *= kept.attention_share;
+        attention.forward_flops_per_s *= sustained.attention_share;
+        attention.gradient_flops_per_s *= sustained.attention_share;
     }
     for rate in rates.operators.values_mut() {
-        *rate *= kept.moving_share;
+        *rate *= sustained.moving_share;
     }
-    rates.kept = kept;
+    rates.sustained = sustained;
 }
 
 #[cfg(test)]
@@ -191,10 +191,9 @@ mod tests {
     /// A layer lies in the arena, and what a step writes is nothing that this step or any other reads, but sums.
     #[test]
     fn a_layer_has_its_places() {
-        let target =
-            Target { workers: 1, partial_rows: plimsoll_plan::GPU_PARTIAL_ROWS, matmul_workspace_bytes: 32 << 20 };
+        let traits = BackendTraits::gpu();
         let cases: Vec<Case> = [layer(), layer()].into_iter().flatten().collect();
-        let row = lay_out_row(&cases, &target).expect("room for all");
+        let row = lay_out_row(&cases, &traits).expect("room for all");
         assert_eq!(row.steps.len(), cases.len());
         for (step, case) in row.steps.iter().zip(&cases) {
             let written: Vec<Region> = step.outputs.iter().map(|b| b.region).chain(step.workspace).collect();
@@ -234,9 +233,12 @@ mod tests {
             lap("gated", Kind::Moving, 0.0, 8.0, 2.0, 1.0),
             lap("add", Kind::Moving, 0.0, 8.0, 1.0, 3.0),
         ];
-        let kept = kept(&laps);
-        assert_eq!((kept.products_flops_per_s, kept.attention_share, kept.moving_share), (560.0, 0.75, 0.75));
-        let rate = |name: &str| kept.rates[name];
+        let kept = sustained(&laps);
+        assert_eq!(
+            (sustained.products_flops_per_s, sustained.attention_share, sustained.moving_share),
+            (560.0, 0.75, 0.75)
+        );
+        let rate = |name: &str| sustained.rates[name];
         assert_eq!((rate("linear 1"), rate("linear 2"), rate("attention"), rate("gated")), (600.0, 480.0, 30.0, 8.0));
     }
 
@@ -269,6 +271,6 @@ mod tests {
         assert_eq!(rates.products32.flops_per_s, [50.0, 50.0]);
         assert_eq!((rates.attention[0].forward_flops_per_s, rates.attention[0].gradient_flops_per_s), (128.0, 64.0));
         assert!((rates.operators["add"] - 3.2).abs() < 1e-12);
-        assert_eq!(rates.kept, shares);
+        assert_eq!(rates.sustained, shares);
     }
 }

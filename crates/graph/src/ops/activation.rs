@@ -1,8 +1,8 @@
 //! Nonlinearities of the MLP, gated (`act(gate)·up`) and plain.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
-use crate::ops::{Adapters, Dest, InnerDropout, Linear, LinearKind, added_inside};
-use crate::{Backward, Cost, Graph, GraphError, Node, Op, Value, ValueId};
+use crate::ops::{Adapters, InnerDropout};
+use crate::{Backward, GraphError, Node, Value, Work};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
@@ -17,8 +17,8 @@ pub enum Activation {
 }
 
 /// `act(gate)·up` with both halves in one row: input `gate_up [N, 2F]`, output `[N, F]`. Silu makes SwiGLU, Gelu makes
-/// GeGLU. With adapters, which have two further inputs `narrow [N, n·r], b [Σ len, r]`, the halves are those of
-/// `gate_up + α·narrow_j·b_jᵀ`, a sum that is made on the way and stored nowhere.
+/// GeGLU. With adapters, which have two further inputs `low_rank [N, n·r], b [Σ len, r]`, the halves are those of
+/// `gate_up + α·low_rank_j·b_jᵀ`, a sum that is made on the way and stored nowhere.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gated {
     pub activation: Activation,
@@ -31,7 +31,7 @@ impl Gated {
     }
 }
 
-/// Checks the narrow rows and second matrices at `at`, if there are adapters.
+/// Checks the low-rank rows and second matrices at `at`, if there are adapters.
 fn check_adapters(
     op: &'static str,
     adapters: Option<&Adapters>,
@@ -49,7 +49,7 @@ fn check_adapters(
     expect_shape(op, inputs, at, &[rows, inputs[at].shape.cols()])
 }
 
-/// What adapters add, whose narrow rows are at `at`.
+/// What adapters add, whose low-rank rows are at `at`.
 fn adapter_flops(adapters: Option<&Adapters>, io: &Io, at: usize) -> f64 {
     adapters.map_or(0.0, |adapters| adapters.flops(io.inputs[0].shape.rows(), io.inputs[at + 1].shape.cols()))
 }
@@ -65,25 +65,19 @@ impl OpRule for Gated {
         if !cols.is_multiple_of(2) {
             return Err(GraphError::Invalid { op: self.name(), reason: format!("{cols} columns are not two halves") });
         }
-        Ok(vec![rows_of(inputs[0], cols / 2, inputs[0].dtype)])
+        Ok(vec![rows_of(inputs[0], cols / 2, inputs[0].dtype())])
     }
 
-    fn cost(&self, io: &Io) -> Cost {
+    fn work(&self, io: &Io) -> Vec<Work> {
         let flops = 12.0 * io.outputs[0].shape.elements() as f64;
-        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io, 1), io.bytes())
+        Work::memory(flops + adapter_flops(self.adapters.as_ref(), io, 1), io.bytes())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
         let gate_up = node.inputs[0];
-        let (dy, last_share) = last_share(node.outputs[0], dy, pass);
-        let op = GatedGrad {
-            activation: self.activation,
-            adapters: self.adapters.clone(),
-            last_share: last_share.as_ref().map(|(op, _)| *op),
-        };
-        let mut inputs = [&[gate_up, dy], &node.inputs[1..]].concat();
-        inputs.extend(last_share.into_iter().flat_map(|(_, operands)| operands));
+        let op = GatedGrad { adapters: self.adapters.clone(), ..GatedGrad::new(self.activation) };
+        let inputs = [&[gate_up, dy], &node.inputs[1..]].concat();
         let dx = pass.emit_one(op, &inputs, gate_up)?;
         if let Some(adapters) = &self.adapters {
             adapters.backward(self.name(), dx, [node.inputs[1], node.inputs[2]], pass)?;
@@ -99,24 +93,7 @@ pub struct AdapterShare {
     pub dropout: Option<InnerDropout>,
 }
 
-/// If the last step of the gradient `dy` of `y` was to add an adapter's share to it: the gradient before that, the share,
-/// and what it is made of. The step is taken back.
-fn last_share(y: ValueId, dy: ValueId, pass: &mut Backward) -> (ValueId, Option<(AdapterShare, Vec<ValueId>)>) {
-    let adds = |node: &Node, graph: &Graph| match &node.op {
-        Op::Linear(Linear { kind: LinearKind::InputGrad, dest: Dest::Accumulate, cols: None, .. }) => {
-            added_inside(graph.value(node.inputs[0]).shape.cols())
-        }
-        _ => false,
-    };
-    let Some(node) = pass.take_back(dy, adds) else { return (dy, None) };
-    let Op::Linear(op) = &node.op else { unreachable!("asked for") };
-    let mut operands = node.inputs[..2].to_vec();
-    operands.extend(op.dropout_inputs().iter().flat_map(|&at| [node.inputs[at], node.inputs[at + 1]]));
-    pass.replace(y, node.inputs[2]);
-    (node.inputs[2], Some((AdapterShare { alpha: op.alpha, dropout: op.dropout }, operands)))
-}
-
-/// Inputs `gate_up [N, 2F], dy [N, F]`, with adapters `narrow, b`; output `d_gate_up [N, 2F]`, which is also the gradient
+/// Inputs `gate_up [N, 2F], dy [N, F]`, with adapters `low_rank, b`; output `d_gate_up [N, 2F]`, which is also the gradient
 /// of what the adapters add. With a last share of `dy`, which is added to it on the way, follow `dh [N, r], A [r, F]`,
 /// and with dropout `row_ids, rng_key`.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,7 +108,7 @@ impl GatedGrad {
         Self { activation, adapters: None, last_share: None }
     }
 
-    /// Position of the adapters' narrow rows among the inputs; their second matrices follow.
+    /// Position of the adapters' low-rank rows among the inputs; their second matrices follow.
     pub fn adapter_inputs(&self) -> Option<usize> {
         self.adapters.as_ref().map(|_| 2)
     }
@@ -169,11 +146,11 @@ impl OpRule for GatedGrad {
         vec![Alias::May { output: 0, input: 0 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
+    fn work(&self, io: &Io) -> Vec<Work> {
         let elements = io.inputs[1].shape.elements() as f64;
         let rank = self.share_inputs().map_or(0, |at| io.inputs[at].shape.cols());
         let flops = (20.0 + 2.0 * rank as f64) * elements;
-        Cost::vector(flops + adapter_flops(self.adapters.as_ref(), io, 2), io.bytes())
+        Work::memory(flops + adapter_flops(self.adapters.as_ref(), io, 2), io.bytes())
     }
 }
 
@@ -195,8 +172,8 @@ impl OpRule for Pointwise {
         vec![Alias::May { output: 0, input: 0 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(8.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(8.0 * io.outputs[0].shape.elements() as f64, io.bytes())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
@@ -225,7 +202,7 @@ impl OpRule for PointwiseGrad {
         vec![Alias::May { output: 0, input: 1 }, Alias::May { output: 0, input: 0 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(10.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(10.0 * io.outputs[0].shape.elements() as f64, io.bytes())
     }
 }

@@ -1,7 +1,7 @@
 //! Sums and dropout.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
-use crate::{Backward, Cost, GraphError, Node, Role, Value};
+use crate::{Backward, GraphError, Node, Role, Value, Work};
 
 /// `a + b`.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +22,8 @@ impl OpRule for Add {
         vec![Alias::May { output: 0, input: 0 }, Alias::May { output: 0, input: 1 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(io.outputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(io.outputs[0].shape.elements() as f64, io.bytes())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
@@ -57,8 +57,8 @@ impl OpRule for Dropout {
         vec![Alias::May { output: 0, input: 0 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(10.0 * io.outputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(10.0 * io.outputs[0].shape.elements() as f64, io.bytes())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {

@@ -1,12 +1,13 @@
 //! Looking tokens up in a table, and summing gradients back into it.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, rows_of, same_as};
-use crate::{Backward, Cost, DType, GraphError, Node, Target, Value};
+use crate::{BackendTraits, Backward, DType, GraphError, Node, Value, Work};
 
-/// Inputs `table [V, D], tokens [N]`; output `[N, D]` in the given type.
+/// Inputs `table [V, D], tokens [N]`; output `[N, D]` in the given type, times `scale`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embed {
     pub dtype: DType,
+    pub scale: f32,
 }
 
 impl OpRule for Embed {
@@ -19,24 +20,25 @@ impl OpRule for Embed {
         Ok(vec![rows_of(inputs[1], inputs[0].shape.cols(), self.dtype)])
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(0.0, 2.0 * io.outputs[0].bytes() as f64)
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(0.0, 2.0 * io.outputs[0].bytes() as f64)
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let (table, tokens) = (node.inputs[0], node.inputs[1]);
         match pass.grad(node.outputs[0]) {
-            Some(dx) if pass.trainable(table) => {
-                pass.accumulate_parameter(table, |grad| (EmbedGrad.into(), vec![dx, tokens, grad]))
-            }
+            Some(dx) if pass.trainable(table) => pass
+                .accumulate_parameter(table, |grad| (EmbedGrad { scale: self.scale }.into(), vec![dx, tokens, grad])),
             _ => Ok(()),
         }
     }
 }
 
-/// Inputs `dx [N, D], tokens [N], d_table [V, D]`; output the table's gradient with `dx` added, tokens in order.
+/// Inputs `dx [N, D], tokens [N], d_table [V, D]`; output the table's gradient with `scale·dx` added, tokens in order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct EmbedGrad;
+pub struct EmbedGrad {
+    pub scale: f32,
+}
 
 impl OpRule for EmbedGrad {
     fn name(&self) -> &'static str {
@@ -52,12 +54,16 @@ impl OpRule for EmbedGrad {
         vec![Alias::Must { output: 0, input: 2 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(io.inputs[0].shape.elements() as f64, 3.0 * io.inputs[0].bytes() as f64)
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(io.inputs[0].shape.elements() as f64, 3.0 * io.inputs[0].bytes() as f64)
+    }
+
+    fn launches(&self) -> usize {
+        4
     }
 
     /// Where words are summed in parallel: the tokens in order of their words, and the rows they stand in.
-    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
-        if target.partial_rows > 0 { 2 * io.inputs[1].shape.rows() * 4 } else { 0 }
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
+        if traits.partial_rows > 0 { 2 * io.inputs[1].shape.rows() * 4 } else { 0 }
     }
 }

@@ -2,7 +2,7 @@
 //! into what is already there. Weights are `[out, in]`, tokens `[N, features]`, both row-major.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
-use crate::{Backward, Class, Cost, Extent, GraphError, Node, Target, Value};
+use crate::{BackendTraits, Backward, Class, Extent, GraphError, Node, Product, Value, Work};
 
 /// Which of the three products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,19 @@ impl Linear {
         }
     }
 
+    /// What it reads and writes. Columns that a product leaves alone are not moved.
+    fn bytes(&self, io: &Io) -> f64 {
+        let (tokens, wide, out) = self.dims(&io.inputs);
+        let size = io.inputs[0].dtype().bytes();
+        let again = usize::from(self.dest == Dest::Accumulate);
+        let bytes = match self.kind {
+            LinearKind::Forward => size * (tokens * wide + out * wide + tokens * out * (1 + again)),
+            LinearKind::InputGrad => size * (tokens * out + out * wide + tokens * wide * (1 + again)),
+            LinearKind::WeightGrad => size * tokens * (wide + out) + 2 * io.outputs[0].bytes(),
+        };
+        bytes as f64
+    }
+
     fn check(&self, inputs: &[&Value]) -> Result<(), GraphError> {
         let name = self.name();
         let extra =
@@ -128,6 +141,22 @@ impl Linear {
     }
 }
 
+/// Columns up to which a side of a product counts as low-rank.
+const LOW_RANK_MAX: usize = 64;
+
+/// Under which name the rate of a product with an adapter's first matrix is measured; `None` for other products.
+fn low_rank_name(kind: LinearKind, wide: usize, out: usize) -> Option<&'static str> {
+    let (short, long) = (wide.min(out), wide.max(out));
+    if short > LOW_RANK_MAX || long < 4 * short {
+        return None;
+    }
+    (out < wide).then_some(match kind {
+        LinearKind::Forward => "linear_down",
+        LinearKind::InputGrad => "linear_down_input_grad",
+        LinearKind::WeightGrad => "linear_down_weight_grad",
+    })
+}
+
 impl OpRule for Linear {
     fn name(&self) -> &'static str {
         match self.kind {
@@ -141,8 +170,8 @@ impl OpRule for Linear {
         self.check(inputs)?;
         let (_, in_features, out) = self.dims(inputs);
         Ok(vec![match self.kind {
-            LinearKind::Forward => rows_of(inputs[0], self.cols.map_or(out, |c| c.total), inputs[0].dtype),
-            LinearKind::InputGrad => rows_of(inputs[0], in_features, inputs[0].dtype),
+            LinearKind::Forward => rows_of(inputs[0], self.cols.map_or(out, |c| c.total), inputs[0].dtype()),
+            LinearKind::InputGrad => rows_of(inputs[0], in_features, inputs[0].dtype()),
             LinearKind::WeightGrad => same_as(inputs[2]),
         }])
     }
@@ -155,16 +184,32 @@ impl OpRule for Linear {
         }
     }
 
-    fn cost(&self, io: &Io) -> Cost {
+    fn work(&self, io: &Io) -> Vec<Work> {
         let (tokens, in_features, out) = self.dims(&io.inputs);
-        Cost::matmul(2.0 * tokens as f64 * in_features as f64 * out as f64, io.bytes())
+        let shape = match self.kind {
+            LinearKind::Forward => [tokens, out, in_features],
+            LinearKind::InputGrad => [tokens, in_features, out],
+            LinearKind::WeightGrad => [out, in_features, tokens],
+        };
+        vec![Work::Product(Product {
+            flops: 2.0 * tokens as f64 * in_features as f64 * out as f64,
+            bytes: self.bytes(io),
+            dtype: io.inputs[0].dtype(),
+            shape,
+            tokens,
+            low_rank: low_rank_name(self.kind, in_features, out),
+        })]
+    }
+
+    fn writes_some_columns(&self) -> bool {
+        self.cols.is_some()
     }
 
     /// A run of masked rows, and what the product of them asks for.
-    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
         let (tokens, in_features, _) = self.dims(&io.inputs);
         let masked = if self.dropout.is_some() { tokens.min(DROPOUT_ROWS) * in_features * 4 } else { 0 };
-        target.matmul_workspace_bytes + masked
+        traits.matmul_workspace_bytes + masked
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
@@ -224,12 +269,12 @@ impl OpRule for BiasGrad {
         vec![Alias::Must { output: 0, input: 1 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(io.inputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
     /// Partial sums of devices that add shares of the rows side by side.
-    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
-        target.partial_rows * io.inputs[1].shape.elements() * 4
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
+        traits.partial_rows * io.inputs[1].shape.elements() * 4
     }
 }

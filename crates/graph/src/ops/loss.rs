@@ -3,7 +3,7 @@
 //! the forward pass and its scale is known, so nothing needs to be computed twice.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, output, same_as};
-use crate::{Backward, Class, Cost, DType, Extent, GraphError, Node, Role, Target, Value};
+use crate::{BackendTraits, Backward, Class, DType, Extent, GraphError, Node, Product, Role, Value, Work};
 
 /// Which gradients the loss makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,20 +11,55 @@ pub struct LossGrad {
     pub weight: bool,
 }
 
-/// Inputs `hidden [N, D], W [V, D], targets [N], scale [1] f32, loss [1] f64, [dW]`;
-/// outputs `loss + scale·Σ nll, [d_hidden, [dW]]`. Targets below zero bear no loss.
+/// Inputs `hidden [N, D], W [V, D], targets [N], scale [1] f32, loss [1] f64, [weights [N] f32], [dW]`;
+/// outputs `loss + scale·Σ weight·nll, [nll [N] f32], [d_hidden, [dW]]`. Targets below zero bear no loss, and their `nll` is
+/// zero; without `weights` every other token weighs one. `nll` is each token's negative log-likelihood, unweighted.
 /// With `softcap = c`, logits pass through `c·tanh(z / c)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VocabLoss {
     pub softcap: Option<f32>,
     /// Into how many chunks the tokens are divided.
     pub chunks: usize,
+    pub weights: bool,
+    pub nll: bool,
     pub grad: Option<LossGrad>,
 }
 
 impl VocabLoss {
+    /// Every loss-bearing token weighs one, and only their sum is wanted.
+    pub fn new(softcap: Option<f32>, chunks: usize) -> Self {
+        Self { softcap, chunks, weights: false, nll: false, grad: None }
+    }
+
     pub fn chunk_rows(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.chunks.max(1))
+    }
+
+    /// Position of the tokens' weights among the inputs.
+    pub fn weights_input(&self) -> Option<usize> {
+        self.weights.then_some(5)
+    }
+
+    /// Position of the weight matrix's gradient among the inputs.
+    pub fn weight_grad_input(&self) -> Option<usize> {
+        self.grad.is_some_and(|grad| grad.weight).then_some(5 + usize::from(self.weights))
+    }
+
+    /// Position of the tokens' negative log-likelihoods among the outputs.
+    pub fn nll_output(&self) -> Option<usize> {
+        self.nll.then_some(1)
+    }
+
+    /// Position of the hidden state's gradient among the outputs; that of the weight matrix follows.
+    pub fn grad_output(&self) -> Option<usize> {
+        self.grad.map(|_| 1 + usize::from(self.nll))
+    }
+
+    /// Logits are written and read as float32, twice for their gradient, which is written in the products' type.
+    fn logits_bytes(&self, io: &Io) -> f64 {
+        let logits = io.inputs[0].shape.rows() as f64 * io.inputs[1].shape.rows() as f64;
+        let gradient = if self.grad.is_some() { 4 + io.inputs[0].dtype().bytes() } else { 0 };
+        logits * (4 + 4 + gradient) as f64
     }
 }
 
@@ -34,43 +69,62 @@ impl OpRule for VocabLoss {
     }
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
-        let weight_grad = self.grad.is_some_and(|g| g.weight);
-        expect_inputs(self.name(), inputs, 5 + usize::from(weight_grad))?;
+        let weight_grad = self.weight_grad_input();
+        expect_inputs(self.name(), inputs, 5 + usize::from(self.weights) + usize::from(weight_grad.is_some()))?;
         let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
         expect_shape(self.name(), inputs, 1, &[inputs[1].shape.rows(), cols])?;
         expect_shape(self.name(), inputs, 2, &[rows])?;
+        if let Some(at) = self.weights_input() {
+            expect_shape(self.name(), inputs, at, &[rows])?;
+        }
         let mut outputs = vec![same_as(inputs[4])];
+        if self.nll {
+            outputs.push(output(&[rows], DType::F32, Role::Loss, inputs[0].extent));
+        }
         if self.grad.is_some() {
             outputs.push(Value { role: Role::Loss, ..same_as(inputs[0]) });
         }
-        if weight_grad {
-            outputs.push(same_as(inputs[5]));
-        }
+        outputs.extend(weight_grad.map(|at| same_as(inputs[at])));
         Ok(outputs)
     }
 
     fn aliases(&self) -> Vec<Alias> {
         let mut aliases = vec![Alias::Must { output: 0, input: 4 }];
-        if let Some(grad) = self.grad {
-            aliases.push(Alias::May { output: 1, input: 0 });
-            if grad.weight {
-                aliases.push(Alias::Must { output: 2, input: 5 });
-            }
+        if let Some(output) = self.grad_output() {
+            aliases.push(Alias::May { output, input: 0 });
+            aliases.extend(self.weight_grad_input().map(|input| Alias::Must { output: output + 1, input }));
         }
         aliases
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        let products = 1.0 + self.grad.map_or(0.0, |g| if g.weight { 2.0 } else { 1.0 });
-        let elements = io.inputs[0].shape.elements() as f64;
-        Cost::matmul(2.0 * products * elements * io.inputs[1].shape.rows() as f64, io.bytes())
+    /// Products chunk by chunk, and between them passes over the logits, which no product hides.
+    fn work(&self, io: &Io) -> Vec<Work> {
+        let (tokens, dim) = (io.inputs[0].shape.rows(), io.inputs[0].shape.cols());
+        let (words, dtype, rows) = (io.inputs[1].shape.rows(), io.inputs[0].dtype(), self.chunk_rows(tokens));
+        let flops = 2.0 * tokens as f64 * dim as f64 * words as f64;
+        let product = |shape| Work::Product(Product { flops, bytes: 0.0, dtype, shape, tokens, low_rank: None });
+        let mut work = vec![product([rows, words, dim])];
+        if let Some(grad) = self.grad {
+            work.push(product([rows, dim, words]));
+            work.extend(grad.weight.then(|| product([words, dim, rows])));
+        }
+        work.push(Work::Memory { flops: 0.0, bytes: self.logits_bytes(io) });
+        work
+    }
+
+    fn workspace_role(&self) -> Role {
+        Role::Loss
+    }
+
+    fn launches(&self) -> usize {
+        1 + 8 * self.chunks.max(1)
     }
 
     /// One chunk of logits, which its gradient then replaces. Sixteen-bit products take the gradient in their own type.
-    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
         let entries = self.chunk_rows(io.inputs[0].shape.rows()) * io.inputs[1].shape.rows();
-        let narrow = if self.grad.is_some() && io.inputs[0].dtype.bytes() == 2 { 2 } else { 0 };
-        target.matmul_workspace_bytes + entries * (4 + narrow)
+        let sixteen = if self.grad.is_some() && io.inputs[0].dtype().bytes() == 2 { 2 } else { 0 };
+        traits.matmul_workspace_bytes + entries * (4 + sixteen)
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
@@ -101,17 +155,30 @@ impl OpRule for LastLogits {
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         expect_inputs(self.name(), inputs, 3)?;
+        let (stream, _) = super::rows::sequences(self.name(), inputs[2])?;
         let shape = [self.sequences, inputs[1].shape.rows()];
-        Ok(vec![output(&shape, DType::F32, Role::Loss, Extent::Sequences)])
+        Ok(vec![output(&shape, DType::F32, Role::Loss, Extent::Sequences(stream))])
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        let flops = 2.0 * io.outputs[0].shape.elements() as f64 * io.inputs[0].shape.cols() as f64;
-        Cost::matmul(flops, io.inputs[1].bytes() as f64)
+    fn work(&self, io: &Io) -> Vec<Work> {
+        let (rows, words) = (io.outputs[0].shape.rows(), io.outputs[0].shape.cols());
+        let dim = io.inputs[0].shape.cols();
+        vec![Work::Product(Product {
+            flops: 2.0 * io.outputs[0].shape.elements() as f64 * dim as f64,
+            bytes: io.inputs[1].bytes() as f64,
+            dtype: io.inputs[0].dtype(),
+            shape: [rows, words, dim],
+            tokens: rows,
+            low_rank: None,
+        })]
+    }
+
+    fn workspace_role(&self) -> Role {
+        Role::Loss
     }
 
     /// The gathered rows.
-    fn workspace_bytes(&self, io: &Io, target: &Target) -> usize {
-        target.matmul_workspace_bytes + io.outputs[0].shape.rows() * io.inputs[0].shape.cols() * 4
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
+        traits.matmul_workspace_bytes + io.outputs[0].shape.rows() * io.inputs[0].shape.cols() * 4
     }
 }

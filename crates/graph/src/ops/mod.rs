@@ -14,14 +14,14 @@ mod rows;
 mod score;
 
 pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
-pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Block, added_inside};
-pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, QUERY_TILE};
+pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Columns, added_inside};
+pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
 pub use elementwise::{Add, Dropout};
 pub use embedding::{Embed, EmbedGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad};
-pub use optimizer::{AdamW, GlobalNorm, HYPER_LEN, Sgd};
+pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};
 pub use score::{PAIR_STATS, PairLoss};

@@ -3,7 +3,7 @@
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, output, same_as};
 use crate::ops::Heads;
-use crate::{Backward, Cost, DType, GraphError, Node, Op, Role, Value, ValueId};
+use crate::{BackendTraits, Backward, DType, GraphError, Node, Op, Role, Value, ValueId, Work};
 
 /// Inputs `x, [h], [w]`; outputs `[x + h], normed, rstd`. With `residual`, `x + h` is the first output.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,8 +47,8 @@ impl OpRule for RmsNorm {
         }
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(5.0 * io.inputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(5.0 * io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
     /// With the residual sum at hand, its norm needs neither of the summands.
@@ -135,13 +135,13 @@ impl OpRule for RmsNormGrad {
         aliases
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(10.0 * io.inputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(10.0 * io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
     /// Partial sums of the weight's gradient, one row per share of the tokens.
-    fn workspace_bytes(&self, io: &Io, target: &crate::Target) -> usize {
-        if self.weight_grad { target.sum_parts() * io.inputs[0].shape.cols() * 4 } else { 0 }
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
+        if self.weight_grad { traits.sum_parts() * io.inputs[0].shape.cols() * 4 } else { 0 }
     }
 }
 
@@ -171,8 +171,8 @@ impl OpRule for HeadNorm {
         vec![Alias::May { output: 0, input: 0 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(5.0 * io.inputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(5.0 * io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
@@ -227,11 +227,11 @@ impl OpRule for HeadNormGrad {
         aliases
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(10.0 * io.inputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(10.0 * io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
-    fn workspace_bytes(&self, _io: &Io, target: &crate::Target) -> usize {
-        if self.weight_grad { target.sum_parts() * 2 * self.heads.head_dim * 4 } else { 0 }
+    fn workspace_bytes(&self, _io: &Io, traits: &BackendTraits) -> usize {
+        if self.weight_grad { traits.sum_parts() * 2 * self.heads.head_dim * 4 } else { 0 }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::ops::Heads;
-use crate::{Backward, Cost, GraphError, Node, Value};
+use crate::{Backward, GraphError, Node, Value, Work};
 
 /// Rotates the query and key heads of a fused row; values pass through.
 /// Inputs `qkv, table [positions, head_dim] (cosines, then sines), positions [N]`.
@@ -31,8 +31,8 @@ impl OpRule for Rope {
         vec![Alias::May { output: 0, input: 0 }]
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(3.0 * io.inputs[0].shape.elements() as f64, 2.0 * io.inputs[0].bytes() as f64)
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(3.0 * io.inputs[0].shape.elements() as f64, 2.0 * io.inputs[0].bytes() as f64)
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {

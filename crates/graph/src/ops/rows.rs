@@ -2,7 +2,7 @@
 //! alone need not be done for the others.
 
 use crate::op::{Io, OpRule, expect_inputs, expect_shape, output};
-use crate::{Backward, Cost, Extent, GraphError, Node, Role, Value};
+use crate::{Backward, Extent, GraphError, Node, Role, StreamId, Value, Work};
 
 /// Inputs `x [N, …], cu_seqlens [S + 1]`; output `[S, …]`: the row of each sequence's last token, zeros where a sequence
 /// is empty. Rows may be of integers.
@@ -16,14 +16,14 @@ impl OpRule for LastRows {
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         expect_inputs(self.name(), inputs, 2)?;
-        let sequences = sequences(self.name(), inputs[1])?;
+        let (stream, sequences) = sequences(self.name(), inputs[1])?;
         let mut dims = inputs[0].shape.dims().to_vec();
         dims[0] = sequences;
-        Ok(vec![output(&dims, inputs[0].dtype, Role::Activation, Extent::Sequences)])
+        Ok(vec![output(&dims, inputs[0].dtype(), Role::Activation, Extent::Sequences(stream))])
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(0.0, 2.0 * io.outputs[0].bytes() as f64)
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(0.0, 2.0 * io.outputs[0].bytes() as f64)
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
@@ -50,20 +50,21 @@ impl OpRule for LastRowsGrad {
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         expect_inputs(self.name(), inputs, 2)?;
         let cols = inputs[0].shape.cols();
-        expect_shape(self.name(), inputs, 0, &[sequences(self.name(), inputs[1])?, cols])?;
-        Ok(vec![output(&[self.tokens, cols], inputs[0].dtype, Role::Activation, Extent::Tokens)])
+        let (stream, sequences) = sequences(self.name(), inputs[1])?;
+        expect_shape(self.name(), inputs, 0, &[sequences, cols])?;
+        Ok(vec![output(&[self.tokens, cols], inputs[0].dtype(), Role::Activation, Extent::Tokens(stream))])
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(0.0, (2 * io.inputs[0].bytes() + io.outputs[0].bytes()) as f64)
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(0.0, (2 * io.inputs[0].bytes() + io.outputs[0].bytes()) as f64)
     }
 }
 
-/// How many sequences the boundaries are of.
-fn sequences(op: &'static str, boundaries: &Value) -> Result<usize, GraphError> {
+/// Of which stream the boundaries are, and of how many sequences.
+pub(super) fn sequences(op: &'static str, boundaries: &Value) -> Result<(StreamId, usize), GraphError> {
     let reason = || format!("{} with {:?} are no boundaries", boundaries.shape, boundaries.extent);
     match (boundaries.extent, boundaries.shape.dims()) {
-        (Extent::Boundaries, &[ends]) if ends > 0 => Ok(ends - 1),
+        (Extent::Boundaries(stream), &[ends]) if ends > 0 => Ok((stream, ends - 1)),
         _ => Err(GraphError::Invalid { op, reason: reason() }),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::LossGrad;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
-use crate::{Backward, Class, Cost, Extent, GraphError, Node, Role, Target, Value};
+use crate::{BackendTraits, Backward, Class, Extent, GraphError, Node, Role, Value, Work};
 
 /// What `PairLoss` counts: pairs, pairs in which the chosen sequence has the higher score, and the sum of the
 /// differences of the scores.
@@ -30,7 +30,7 @@ impl OpRule for PairLoss {
         expect_shape(self.name(), inputs, 1, &[1, cols])?;
         expect_shape(self.name(), inputs, 2, &[sequences + 1])?;
         expect_shape(self.name(), inputs, 5, &[PAIR_STATS])?;
-        if inputs[0].extent != Extent::Sequences {
+        if !matches!(inputs[0].extent, Extent::Sequences(_)) {
             let reason = format!("the hidden state has a row for each of {:?}", inputs[0].extent);
             return Err(GraphError::Invalid { op: self.name(), reason });
         }
@@ -55,12 +55,20 @@ impl OpRule for PairLoss {
         aliases
     }
 
-    fn cost(&self, io: &Io) -> Cost {
-        Cost::vector(6.0 * io.inputs[0].shape.elements() as f64, io.bytes())
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(6.0 * io.inputs[0].shape.elements() as f64, io.bytes())
+    }
+
+    fn workspace_role(&self) -> Role {
+        Role::Loss
+    }
+
+    fn launches(&self) -> usize {
+        4
     }
 
     /// A number for each sequence: its score, then the score's gradient.
-    fn workspace_bytes(&self, io: &Io, _target: &Target) -> usize {
+    fn workspace_bytes(&self, io: &Io, _traits: &BackendTraits) -> usize {
         io.inputs[0].shape.rows() * size_of::<f32>()
     }
 

@@ -1,11 +1,13 @@
 //! The smallest plan there is.
 
 use super::{Candidate, LAYOUT_STEPS, Search};
+use plimsoll_graph::Program;
+
 use crate::PlanError;
 
-impl Search<'_> {
+impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     /// The smallest plan there is: one group of sequences at a time, small chunks, the best position of the dial.
-    pub(super) fn lowest(&self) -> Result<Candidate, PlanError> {
+    pub(super) fn lowest(&self) -> Result<Candidate, E> {
         let batch = *self.batches()?.last().expect("there is always one");
         let chunks = *self.loss_chunks(batch).last().expect("there is always one");
         let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
@@ -29,7 +31,7 @@ impl Search<'_> {
     }
 
     /// That plan, or one of those next to it if its addresses happen to fit more closely.
-    pub(super) fn lowest_laid_out(&self) -> Result<Candidate, PlanError> {
+    pub(super) fn lowest_laid_out(&self) -> Result<Candidate, E> {
         let mut best = self.lowest()?;
         let mut best_bytes = self.assembled(&best)?.arena_bytes as u64 + self.recorded(&best);
         for level in best.level + 1..=(best.level + LAYOUT_STEPS).min(self.dial.len() - 1) {

@@ -1,8 +1,8 @@
-// What the narrow products share: the dropout mask over runs of columns, copies of short rows, and sums
+// What the low-rank products share: the dropout mask over runs of columns, copies of short rows, and sums
 // that blocks make together.
 #pragma once
 
-#include "narrow_ptx.cuh"
+#include "low_rank_ptx.cuh"
 
 // Which elements of a product's wide matrix are dropped; none if `row_ids` is null. What is kept is not
 // scaled here: the scale is the same for all, and part of the product's alpha.
@@ -153,7 +153,7 @@ __device__ __forceinline__ void add_to(float4& sum, const float4& x) {
     sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
 }
 
-// Warps of a block that adds up parts: `SUM_WARPS` in src/narrow.rs.
+// Warps of a block that adds up parts: `SUM_WARPS` in src/low_rank.rs.
 #define SUM_WARPS 4
 
 // Four neighbours of each of `count` parts `apart` from each other, for each lane, by all warps of a block: a warp adds

@@ -1,6 +1,8 @@
-//! What is said of the plan that was found, of those beside it, and where none fits.
+//! The report of the plan that was found, with the alternatives to it, and the refusal where none fits.
 
 use std::collections::BTreeMap;
+
+use plimsoll_graph::Program;
 
 use super::{Candidate, Request, Search};
 use crate::assemble::Plan;
@@ -10,8 +12,8 @@ use crate::report::{
 };
 use crate::{Backing, PlanError};
 
-impl Search<'_> {
-    pub(super) fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, PlanError> {
+impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
+    pub(super) fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, E> {
         let Request { sequences, tokens, max_length, device, budgets, .. } = *self.request;
         let (gpu, host) = self.memories(Some(self.with_recorded(plan, candidate)));
         let drops = &self.dial[candidate.level].0;
@@ -22,10 +24,10 @@ impl Search<'_> {
             host: HostReport { budget_bytes: budgets.host_bytes, planned_bytes: host.total(), categories: host },
             effective_batch: EffectiveBatch {
                 sequences,
-                tokens_max: tokens.unwrap_or(sequences * max_length),
+                tokens_max: tokens.unwrap_or(sequences * max_length.main()),
                 in_tokens: tokens.is_some(),
             },
-            micro_batch_tokens: candidate.batch.tokens,
+            micro_batch_tokens: candidate.batch.tokens(),
             accumulation: self.accumulation(candidate.batch),
             recompute: drops.iter().filter(|(_, k)| **k > 0).map(|(c, k)| (c.0.to_owned(), *k)).collect(),
             offload: BTreeMap::new(),
@@ -48,7 +50,7 @@ impl Search<'_> {
     }
 
     fn tokens_per_s(&self, candidate: &Candidate) -> f64 {
-        (self.request.sequences * self.request.max_length) as f64 / candidate.step.seconds
+        (self.request.sequences * self.request.max_length.main()) as f64 / candidate.step.seconds
     }
 
     fn with_recorded(&self, plan: &Plan, candidate: &Candidate) -> Categories {
@@ -75,7 +77,7 @@ impl Search<'_> {
     }
 
     /// The way from fastest to smallest, with what each costs.
-    fn alternatives(&self, chosen: Option<&Candidate>) -> Result<Vec<Alternative>, PlanError> {
+    fn alternatives(&self, chosen: Option<&Candidate>) -> Result<Vec<Alternative>, E> {
         let batches = self.batches()?;
         let largest = batches[0];
         let chunks = self.loss_chunks(largest)[0];
@@ -115,7 +117,7 @@ impl Search<'_> {
         let why_not = (over > 0).then(|| format!("{:.2} GiB over the budget", over as f64 / (1u64 << 30) as f64));
         Alternative {
             name,
-            micro_batch_tokens: candidate.batch.tokens,
+            micro_batch_tokens: candidate.batch.tokens(),
             gpu_bytes,
             host_bytes,
             tokens_per_s: self.tokens_per_s(candidate),
@@ -135,7 +137,7 @@ impl Search<'_> {
         newest.map_or_else(|| "keep everything".into(), |(class, k)| format!("+ recompute {} ×{k}", class.0))
     }
 
-    pub(super) fn refusal(&self) -> Result<PlanError, PlanError> {
+    pub(super) fn refusal(&self) -> Result<PlanError, E> {
         let lowest = self.lowest_laid_out()?;
         let plan = self.assembled(&lowest)?;
         let (gpu, host) = self.memories(Some(self.with_recorded(&plan, &lowest)));

@@ -6,10 +6,10 @@
 // leave their sums behind, and `both_sums` adds them up in their order.
 #pragma once
 
-#include "narrow_spans.cuh"
-#include "narrow_tile.cuh"
+#include "low_rank_spans.cuh"
+#include "low_rank_tile.cuh"
 
-// RT: sixteens in the rank. The sizes are those of `Both` in src/narrow.rs.
+// RT: sixteens in the rank. The sizes are those of `Both` in src/low_rank.rs.
 template <int RT> struct Both {
     static constexpr int RANK = 16 * RT;
     static constexpr int STAGES = 4;
@@ -17,10 +17,10 @@ template <int RT> struct Both {
     static constexpr int THREADS_MAX = 256;
 };
 
-// `narrow_sums` is [blocks, rows, RANK] and `weight_sums` [splits, weight rows, RANK]; the rows are those of this launch.
+// `low_rank_sums` is [blocks, rows, RANK] and `weight_sums` [splits, weight rows, RANK]; the rows are those of this launch.
 template <typename T, int RT>
-__device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stride, const T* narrow, u32 narrow_stride,
-                                     const T* weight, float* narrow_sums, float* weight_sums, u32 rows, u32 weight_rows,
+__device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stride, const T* low_rank, u32 low_rank_stride,
+                                     const T* weight, float* low_rank_sums, float* weight_sums, u32 rows, u32 weight_rows,
                                      u32 rank, u32 block_rows) {
     using Shape = Both<RT>;
     using Tile = WideTile<Shape::WARP_COLS>;
@@ -34,17 +34,17 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
     const u32 cols = col0 < span.len ? min(u32(span.len) - col0, u32(Shape::WARP_COLS)) : 0;
     const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
 
-    const u32 stage_bytes = warps * Tile::BYTES + NarrowTile<RT>::BYTES;
+    const u32 stage_bytes = warps * Tile::BYTES + LowRankTile<RT>::BYTES;
     const u32 ring = shared_address(shared);
     float* sums = reinterpret_cast<float*>(shared + STAGES * stage_bytes);
     const T* wide_at = wide + span.start + col0;
-    const T* narrow_at = narrow + span.narrow;
+    const T* low_rank_at = low_rank + span.low_rank;
     const auto tile_of = [&](u32 stage) { return Tile{ring + stage * stage_bytes + warp * Tile::BYTES}; };
-    const auto narrow_of = [&](u32 stage) { return NarrowTile<RT>{ring + stage * stage_bytes + warps * Tile::BYTES}; };
+    const auto low_rank_of = [&](u32 stage) { return LowRankTile<RT>{ring + stage * stage_bytes + warps * Tile::BYTES}; };
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
             tile_of(stage).fetch(wide_at + row0 * stride, stride, end - row0, cols);
-            narrow_of(stage).fetch(narrow_at + u64(row0) * narrow_stride, narrow_stride, end - row0, rank);
+            low_rank_of(stage).fetch(low_rank_at + u64(row0) * low_rank_stride, low_rank_stride, end - row0, rank);
         }
         copies_commit();
     };
@@ -73,7 +73,7 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
     // Adds up what the warps left of the sixteen rows before `row0`.
     const auto pass_on = [&](u32 row0, u32 turn) {
         const float* from = sums + turn * warps * 16 * RANK;
-        float* to = narrow_sums + (u64(blockIdx.x) * rows + row0) * RANK;
+        float* to = low_rank_sums + (u64(blockIdx.x) * rows + row0) * RANK;
         for (u32 i = 4 * threadIdx.x; i < 16 * RANK; i += 4 * blockDim.x) {
             float4 sum = {};
             for (u32 w = 0; w < warps; w++) add_to(sum, *reinterpret_cast<const float4*>(from + w * 16 * RANK + i));
@@ -90,7 +90,7 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
         if (row0 > begin) pass_on(row0 - 16, turn ^ 1);
         const Tile tile = tile_of(stage);
         u32 h[RT][4];
-        narrow_of(stage).load_transposed(h);
+        low_rank_of(stage).load_transposed(h);
         float dh[2 * RT][4] = {};
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -132,26 +132,26 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
     }
 }
 
-// What `both` left behind, summed up, four numbers for each lane: the first `narrow_blocks` make `narrow`, the others
+// What `both` left behind, summed up, four numbers for each lane: the first `low_rank_blocks` make `low_rank`, the others
 // `grad`, which is added to and is in float32 if `wide_grad`, else as T.
 template <typename T, int RANK>
-__device__ __forceinline__ void both_sums(const Spans& spans, const float* narrow_sums, const float* weight_sums, T* narrow,
-                                          u32 narrow_stride, void* grad, bool wide_grad, u32 rows, u32 weight_rows,
+__device__ __forceinline__ void both_sums(const Spans& spans, const float* low_rank_sums, const float* weight_sums, T* low_rank,
+                                          u32 low_rank_stride, void* grad, bool wide_grad, u32 rows, u32 weight_rows,
                                           u32 splits, u32 rank, float alpha) {
-    const u32 quads = rank / 4, in_row = narrow_stride / 4, narrow_blocks = (rows * in_row + WARP - 1) / WARP;
+    const u32 quads = rank / 4, in_row = low_rank_stride / 4, low_rank_blocks = (rows * in_row + WARP - 1) / WARP;
     const u32 lane = threadIdx.x % WARP;
     const bool first_warp = threadIdx.x < WARP;
-    if (blockIdx.x < narrow_blocks) {
+    if (blockIdx.x < low_rank_blocks) {
         const u32 item = blockIdx.x * WARP + lane;
         const u32 row = item / in_row, at = item % in_row, adapter = at / quads, n = at % quads * 4;
         const bool valid = row < rows;
         const u32 first = adapter == 0 ? 0 : u32(spans.spans[adapter - 1].blocks_end);
         const u32 last = u32(spans.spans[adapter].blocks_end);
-        const float* parts = narrow_sums + (u64(first) * rows + row) * RANK + n;
+        const float* parts = low_rank_sums + (u64(first) * rows + row) * RANK + n;
         const float4 sum = add_parts(parts, u64(rows) * RANK, last - first, valid);
-        if (valid && first_warp) store4(narrow + u64(row) * narrow_stride + 4 * at, alpha, sum, float4{});
+        if (valid && first_warp) store4(low_rank + u64(row) * low_rank_stride + 4 * at, alpha, sum, float4{});
     } else {
-        const u32 item = (blockIdx.x - narrow_blocks) * WARP + lane;
+        const u32 item = (blockIdx.x - low_rank_blocks) * WARP + lane;
         const u32 row = item / quads, n = item % quads * 4;
         const bool valid = row < weight_rows, mine = valid && first_warp;
         const u64 at = u64(row) * rank + n;

@@ -1,13 +1,13 @@
 // The layers whose adapters lie side by side in one matrix: which columns of the wide matrix are whose.
 #pragma once
 
-#include "narrow_parts.cuh"
+#include "low_rank_parts.cuh"
 
-// Columns `start ..` of the wide matrix; rows `row ..` of the second matrices and columns `narrow ..` of the
-// narrow rows are their adapter's. Their blocks of columns are those up to `blocks_end`, behind the span before.
-// The words are those of `Span` in src/narrow.rs.
+// Columns `start ..` of the wide matrix; rows `row ..` of the second matrices and columns `low_rank ..` of the
+// low-rank rows are their adapter's. Their blocks of columns are those up to `blocks_end`, behind the span before.
+// The words are those of `Span` in src/low_rank.rs.
 struct Span {
-    u64 start, len, row, narrow, blocks_end;
+    u64 start, len, row, low_rank, blocks_end;
 };
 
 // Columns that no adapter writes to.

@@ -1,13 +1,13 @@
-// grad [rank, cols] += α·narrow [rows, rank]ᵀ·drop(wide [rows, cols]), where the rank is small: the wide matrix is read once
+// grad [rank, cols] += α·low-rank [rows, rank]ᵀ·drop(wide [rows, cols]), where the rank is small: the wide matrix is read once
 // and nothing else counts.
 //
 // A block has some columns, a run of them to each warp, and walks down its rows, 16 at a time. A lane drops what it copied
 // itself. Blocks leave their sums behind, and `gradient_sums` adds them up in their order.
 #pragma once
 
-#include "narrow_tile.cuh"
+#include "low_rank_tile.cuh"
 
-// RT: sixteens in the rank. The sizes are those of `Gradient` in src/narrow.rs.
+// RT: sixteens in the rank. The sizes are those of `Gradient` in src/low_rank.rs.
 template <int RT> struct Gradient {
     static constexpr int RANK = 16 * RT;
     static constexpr int STAGES = 4;
@@ -18,7 +18,7 @@ template <int RT> struct Gradient {
 
 // `sums` is [splits, RANK, cols].
 template <typename T, int RT>
-__device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 stride, float* sums, u32 rows, u32 cols,
+__device__ __forceinline__ void gradient(const T* low_rank, const T* wide, u64 stride, float* sums, u32 rows, u32 cols,
                                          u32 rank, u32 block_rows, Dropping dropping) {
     using Shape = Gradient<RT>;
     using Tile = WideTile<Shape::WARP_COLS>;
@@ -29,15 +29,15 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
     const u32 col0 = (blockIdx.x * warps + warp) * Shape::WARP_COLS;
     const u32 own_cols = col0 < cols ? min(cols - col0, u32(Shape::WARP_COLS)) : 0;
     const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
-    const u32 stage_bytes = warps * Tile::BYTES + NarrowTile<RT>::BYTES + Shape::IDS_BYTES;
+    const u32 stage_bytes = warps * Tile::BYTES + LowRankTile<RT>::BYTES + Shape::IDS_BYTES;
     const u32 ring = shared_address(shared);
     const auto tile_of = [&](u32 stage) { return Tile{ring + stage * stage_bytes + warp * Tile::BYTES}; };
-    const auto narrow_of = [&](u32 stage) { return NarrowTile<RT>{ring + stage * stage_bytes + warps * Tile::BYTES}; };
-    const auto ids_of = [&](u32 stage) { return narrow_of(stage).at + NarrowTile<RT>::BYTES; };
+    const auto low_rank_of = [&](u32 stage) { return LowRankTile<RT>{ring + stage * stage_bytes + warps * Tile::BYTES}; };
+    const auto ids_of = [&](u32 stage) { return low_rank_of(stage).at + LowRankTile<RT>::BYTES; };
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
             tile_of(stage).fetch(wide + row0 * stride + col0, stride, end - row0, own_cols);
-            narrow_of(stage).fetch(narrow + u64(row0) * rank, rank, end - row0, rank);
+            low_rank_of(stage).fetch(low_rank + u64(row0) * rank, rank, end - row0, rank);
             if (dropping.any() && warp == warps - 1 && lane < 16) {
                 copy4(ids_of(stage) + lane * 4, dropping.row_ids + row0 + lane, row0 + lane < end);
             }
@@ -76,7 +76,7 @@ __device__ __forceinline__ void gradient(const T* narrow, const T* wide, u64 str
             __syncwarp();
         }
         u32 h[RT][4];
-        narrow_of(stage).load_transposed(h);
+        low_rank_of(stage).load_transposed(h);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             u32 y[4];

@@ -8,8 +8,8 @@ use plimsoll_runtime::RuntimeError;
 use crate::call::{Args, Call, Operand};
 use crate::mask::Keep;
 
-pub(crate) const MODULE: &str = "narrow";
-/// Columns of the narrow matrix at most.
+pub(crate) const MODULE: &str = "low_rank";
+/// Columns of the low-rank matrix at most.
 const RANK_MAX: usize = 64;
 /// `ARRIVALS_MAX` in the kernels: tiles whose sums blocks may share.
 const SHARED_TILES_MAX: usize = 1024;
@@ -36,20 +36,20 @@ pub(crate) fn run(op: &Linear, call: &Call) -> Option<Result<(), RuntimeError>> 
     }
 }
 
-/// The kernels read the wide matrix in packs of eight and the narrow one in fours.
+/// The kernels read the wide matrix in packs of eight and the low-rank one in fours.
 pub(crate) fn fits(rank: usize, wide: usize) -> bool {
     rank <= RANK_MAX && rank.is_multiple_of(4) && wide.is_multiple_of(8)
 }
 
-/// The smallest of the narrow widths kernels are made for that a rank fits in.
+/// The smallest of the low-rank widths kernels are made for that a rank fits in.
 pub(crate) fn room_for(rank: usize, rooms: &[usize]) -> usize {
     rooms.iter().copied().find(|&room| rank <= room).unwrap_or(RANK_MAX)
 }
 
 /// `y = α·drop(x)·Wᵀ`, where the weight has few rows.
 fn forward(op: &Linear, call: &Call, x: &Operand, weight: &Operand, y: &Operand) -> Option<Result<(), RuntimeError>> {
-    let narrow = fits(weight.rows, weight.cols) && op.dest == Dest::Fresh && op.cols.is_none();
-    (narrow && y.dtype == x.dtype).then(|| down(op, call, x, weight, y))
+    let low_rank = fits(weight.rows, weight.cols) && op.dest == Dest::Fresh && op.cols.is_none();
+    (low_rank && y.dtype == x.dtype).then(|| down(op, call, x, weight, y))
 }
 
 /// `dx = onto + drop(α·dy·W)`.
@@ -60,20 +60,20 @@ fn input_grad(
     weight: &Operand,
     dx: &Operand,
 ) -> Option<Result<(), RuntimeError>> {
-    let narrow = fits(weight.rows, weight.cols) && op.cols.is_none();
-    (narrow && dx.dtype == dy.dtype).then(|| up(op, call, dy, weight, dx))
+    let low_rank = fits(weight.rows, weight.cols) && op.cols.is_none();
+    (low_rank && dx.dtype == dy.dtype).then(|| up(op, call, dy, weight, dx))
 }
 
 /// `dW += α·dyᵀ·drop(x)`.
 fn weight_grad(op: &Linear, call: &Call, dy: &Operand, x: &Operand, dw: &Operand) -> Option<Result<(), RuntimeError>> {
-    let narrow = fits(dw.rows, dw.cols) && op.cols.is_none();
-    (narrow && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| {
+    let low_rank = fits(dw.rows, dw.cols) && op.cols.is_none();
+    (low_rank && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| {
         let gradient = Gradient::new(dw.rows, dw.cols, shared_bytes_max(call.compute_capability()));
         gradient.run(op, call, dy, x, dw)
     })
 }
 
-/// Rows of a tile, and stages, as in `kernels/narrow_down.cuh`.
+/// Rows of a tile, and stages, as in `kernels/low_rank_down.cuh`.
 fn down_shape(room: usize) -> (usize, usize) {
     if room <= 16 { (128, 2) } else { (64, 3) }
 }
@@ -83,9 +83,9 @@ fn down_warp_bytes(room: usize) -> u32 {
     (stages * (tile_rows * 64 + room / 8 * 512)) as u32
 }
 
-/// `narrow = α·drop(wide)·Wᵀ`, the weight `[rank, depth]`.
-fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, narrow: &Operand) -> Result<(), RuntimeError> {
-    let (rows, rank, depth) = (narrow.rows, narrow.cols, weight.cols);
+/// `low_rank = α·drop(wide)·Wᵀ`, the weight `[rank, depth]`.
+fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, low_rank: &Operand) -> Result<(), RuntimeError> {
+    let (rows, rank, depth) = (low_rank.rows, low_rank.cols, weight.cols);
     let room = room_for(rank, &[8, 16, 24, 32, 48, 64]);
     let (tile_rows, _) = down_shape(room);
     let block = Block::within(shared_bytes_max(call.compute_capability()), down_warp_bytes(room));
@@ -97,17 +97,17 @@ fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, narrow: &Ope
         .ptr(wide.ptr)
         .u64(wide.cols as u64)
         .ptr(weight.ptr)
-        .ptr(narrow.ptr)
+        .ptr(low_rank.ptr)
         .ptr(call.workspace().0)
         .u32(rows as u32)
         .u32(depth as u32)
         .u32(rank as u32);
-    let kernel = format!("down_{}_{room}", narrow.dtype.name());
+    let kernel = format!("down_{}_{room}", low_rank.dtype.name());
     let grid = (tiles as u32, splits as u32, 1);
     call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
 }
 
-/// How a wide matrix is written: blocks of 4 warps with 64 columns each, as in `kernels/narrow_up.cuh`.
+/// How a wide matrix is written: blocks of 4 warps with 64 columns each, as in `kernels/low_rank_up.cuh`.
 pub(crate) struct Writing {
     room: usize,
     column_blocks: usize,
@@ -140,9 +140,9 @@ impl Writing {
     }
 }
 
-/// `wide = onto + drop(α·narrow·W)`, the weight `[rank, cols]`.
-fn up(op: &Linear, call: &Call, narrow: &Operand, weight: &Operand, wide: &Operand) -> Result<(), RuntimeError> {
-    let rank = narrow.cols;
+/// `wide = onto + drop(α·low_rank·W)`, the weight `[rank, cols]`.
+fn up(op: &Linear, call: &Call, low_rank: &Operand, weight: &Operand, wide: &Operand) -> Result<(), RuntimeError> {
+    let rank = low_rank.cols;
     let from = match op.dest_input().map(|at| call.input(at)) {
         Some(dest) if op.dest == Dest::Accumulate => dest.ptr,
         _ => 0,
@@ -150,7 +150,7 @@ fn up(op: &Linear, call: &Call, narrow: &Operand, weight: &Operand, wide: &Opera
     let column_blocks = wide.cols.div_ceil(Writing::BLOCK_COLS);
     let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]));
     let args = Args::new()
-        .ptr(narrow.ptr)
+        .ptr(low_rank.ptr)
         .ptr(weight.ptr)
         .ptr(from)
         .ptr(wide.ptr)
@@ -162,7 +162,7 @@ fn up(op: &Linear, call: &Call, narrow: &Operand, weight: &Operand, wide: &Opera
     writing.launch(call, "up", wide, with_dropout(args, op, call))
 }
 
-/// `grad += α·narrowᵀ·drop(wide)`, `[rank, cols]`, as in `kernels/narrow_gradient.cuh`.
+/// `grad += α·low_rankᵀ·drop(wide)`, `[rank, cols]`, as in `kernels/low_rank_gradient.cuh`.
 struct Gradient {
     room: usize,
     warps: usize,
@@ -193,12 +193,12 @@ impl Gradient {
         &self,
         op: &Linear,
         call: &Call,
-        narrow: &Operand,
+        low_rank: &Operand,
         wide: &Operand,
         grad: &Operand,
     ) -> Result<(), RuntimeError> {
         call.carry_over(&call.input(2), grad)?;
-        let (rows, rank, cols) = (narrow.rows, narrow.cols, wide.cols);
+        let (rows, rank, cols) = (low_rank.rows, low_rank.cols, wide.cols);
         if rows == 0 {
             return Ok(());
         }
@@ -208,10 +208,10 @@ impl Gradient {
         if splits * self.room * cols * 4 > bytes {
             return Err(call.error(format!("{bytes} bytes of workspace hold no sums")));
         }
-        let suffix = format!("{}_{}", narrow.dtype.name(), self.room);
+        let suffix = format!("{}_{}", low_rank.dtype.name(), self.room);
         let (alpha, mask) = dropout_of(op, call);
         let args = Args::new()
-            .ptr(narrow.ptr)
+            .ptr(low_rank.ptr)
             .ptr(wide.ptr)
             .u64(cols as u64)
             .ptr(sums)

@@ -1,4 +1,4 @@
-// wide [rows, cols] = from + drop(α·narrow [rows, rank]·W), where the rank is small: the wide matrix is
+// wide [rows, cols] = from + drop(α·low-rank [rows, rank]·W), where the rank is small: the wide matrix is
 // read and written once and nothing else counts. `from` may be the wide matrix itself, or null for zeros.
 //
 // A warp keeps the weight of 64 columns in registers and walks down the rows, 16 at a time. A product's
@@ -6,20 +6,20 @@
 // results of a lane two runs of eight neighbours in each of two rows.
 #pragma once
 
-#include "narrow_parts.cuh"
+#include "low_rank_parts.cuh"
 
 template <int STEPS> struct Up {
     static constexpr int STAGES = 4;
     static constexpr int COLS = 64;
     static constexpr int THREADS = 128;
     static constexpr int WIDE_BYTES = 4 * 512;
-    static constexpr int NARROW_BYTES = STEPS * 512;
-    static constexpr int STAGE_BYTES = WIDE_BYTES + NARROW_BYTES + 64;
+    static constexpr int LOW_RANK_BYTES = STEPS * 512;
+    static constexpr int STAGE_BYTES = WIDE_BYTES + LOW_RANK_BYTES + 64;
 };
 
 // `weight` is [rank, cols] if `rank_first`, else [cols, rank]; the block is the `block`th of those side by side.
 template <typename T, int STEPS>
-__device__ __forceinline__ void up(const T* narrow, u32 narrow_stride, const T* weight, bool rank_first, const T* from,
+__device__ __forceinline__ void up(const T* low_rank, u32 low_rank_stride, const T* weight, bool rank_first, const T* from,
                                    T* to, u64 stride, u32 block, u32 rows, u32 cols, u32 rank, u32 block_rows,
                                    float alpha, Dropping dropping) {
     using Shape = Up<STEPS>;
@@ -37,12 +37,12 @@ __device__ __forceinline__ void up(const T* narrow, u32 narrow_stride, const T* 
     const u64 lane_at = (begin + g) * stride + col;
     const T* from_at = from + lane_at;
     T* to_at = to + lane_at;
-    const T* narrow_lane = narrow + u64(begin + g) * narrow_stride + 4 * t;
+    const T* low_rank_lane = low_rank + u64(begin + g) * low_rank_stride + 4 * t;
     const bool inside[2] = {col < cols, col + 32 < cols};
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
             const u32 at = ring + stage * Shape::STAGE_BYTES;
-            const u32 narrow_at = at + Shape::WIDE_BYTES, ids_at = narrow_at + Shape::NARROW_BYTES;
+            const u32 low_rank_at = at + Shape::WIDE_BYTES, ids_at = low_rank_at + Shape::LOW_RANK_BYTES;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const u32 row = row0 + 8 * half + g;
@@ -56,8 +56,8 @@ __device__ __forceinline__ void up(const T* narrow, u32 narrow_stride, const T* 
                 }
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
-                    const T* narrow_from = narrow_lane + (row0 - begin + 8 * half) * narrow_stride + 16 * s;
-                    copy8(narrow_at + (2 * s + half) * 256 + lane * 8, narrow_from, row < end && 16 * s + 4 * t < rank);
+                    const T* low_rank_from = low_rank_lane + (row0 - begin + 8 * half) * low_rank_stride + 16 * s;
+                    copy8(low_rank_at + (2 * s + half) * 256 + lane * 8, low_rank_from, row < end && 16 * s + 4 * t < rank);
                 }
             }
             if (dropping.any() && lane < 16) {
@@ -116,12 +116,12 @@ __device__ __forceinline__ void up(const T* narrow, u32 narrow_stride, const T* 
         __syncwarp();
         fetch(row0 + 16 * (STAGES - 1), stage == 0 ? STAGES - 1 : stage - 1);
         const u32 at = ring + stage * Shape::STAGE_BYTES;
-        const u32 narrow_at = at + Shape::WIDE_BYTES, ids_at = narrow_at + Shape::NARROW_BYTES;
+        const u32 low_rank_at = at + Shape::WIDE_BYTES, ids_at = low_rank_at + Shape::LOW_RANK_BYTES;
         float acc[8][4];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            const uint2 top = load_shared8(narrow_at + 2 * s * 256 + lane * 8);
-            const uint2 bottom = load_shared8(narrow_at + (2 * s + 1) * 256 + lane * 8);
+            const uint2 top = load_shared8(low_rank_at + 2 * s * 256 + lane * 8);
+            const uint2 bottom = load_shared8(low_rank_at + (2 * s + 1) * 256 + lane * 8);
             const u32 a[4] = {top.x, bottom.x, top.y, bottom.y};
 #pragma unroll
             for (int j = 0; j < 8; j++) {

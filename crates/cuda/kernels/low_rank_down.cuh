@@ -1,4 +1,4 @@
-// narrow [rows, rank] = α·drop(wide [rows, depth])·W, where the rank is small: the wide matrix is read
+// low-rank [rows, rank] = α·drop(wide [rows, depth])·W, where the rank is small: the wide matrix is read
 // once and nothing else counts.
 //
 // A block has 16·ROW_TILES rows; its warps take steps of 32 along the depth in turn, and so do the
@@ -7,10 +7,10 @@
 // in memory: what a lane multiplies it copied itself, and waits for nobody.
 #pragma once
 
-#include "narrow_parts.cuh"
+#include "low_rank_parts.cuh"
 
 // Every warp reads its share of the weight again for each block of rows, from the cache: few rows make that
-// as much as the wide matrix. The sizes are those of `down_shape` in src/narrow.rs.
+// as much as the wide matrix. The sizes are those of `down_shape` in src/low_rank.rs.
 template <int TILES> struct Down {
     static constexpr bool SMALL = TILES <= 2;
     static constexpr int ROW_TILES = SMALL ? 8 : 4;
@@ -27,7 +27,7 @@ template <int TILES> struct Down {
 
 // `weight` is [rank, depth].
 template <typename T, int TILES>
-__device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight, T* narrow, float* partials, u32 rows,
+__device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight, T* low_rank, float* partials, u32 rows,
                                      u32 depth, u32 rank, float alpha, Dropping dropping) {
     using Shape = Down<TILES>;
     constexpr int ROW_TILES = Shape::ROW_TILES, STAGES = Shape::STAGES, RANK = 8 * TILES;
@@ -131,6 +131,6 @@ __device__ __forceinline__ void down(const T* wide, u64 stride, const T* weight,
     const auto nothing = [](u32) { return 0; };
     add_up<Shape::WARP_SUMS>(partials, share, nothing, [&](u32 i, const float4& sum, int) {
         const u32 row = row0 + i / RANK, n = i % RANK;
-        if (row < rows && n < rank) store4(narrow + u64(row) * rank + n, alpha, sum, float4{});
+        if (row < rows && n < rank) store4(low_rank + u64(row) * rank + n, alpha, sum, float4{});
     });
 }

@@ -1,4 +1,4 @@
-// The instructions that products with a narrow matrix are made of beside those of all that multiply, from sm_80 on.
+// The instructions that products with a low-rank matrix are made of beside those of all that multiply, from sm_80 on.
 #pragma once
 
 #include "tensor_cores.cuh"
@@ -52,8 +52,8 @@ __device__ __forceinline__ void store_shared16(u32 to, const u32 (&words)[4]) {
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));                       \
     }
 template <typename T> __device__ __forceinline__ void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1);
-NARROW_MMA(bf16, "bf16")
-NARROW_MMA(f16, "f16")
+LOW_RANK_MMA(bf16, "bf16")
+LOW_RANK_MMA(f16, "f16")
 
 // Column `j` of two rows of eight 16-bit numbers, the first row's in the low half.
 __device__ __forceinline__ u32 column_pair(const u32 (&first)[4], const u32 (&second)[4], int j) {

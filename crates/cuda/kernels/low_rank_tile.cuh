@@ -1,7 +1,7 @@
 // Sixteen rows of a wide matrix in shared memory, some columns to each warp, as kernels have them that walk down the rows.
 #pragma once
 
-#include "narrow_parts.cuh"
+#include "low_rank_parts.cuh"
 
 template <int COLS> struct WideTile {
     static constexpr int PIECES = COLS / 8;
@@ -37,8 +37,8 @@ template <int COLS> struct WideTile {
     }
 };
 
-// Sixteen narrow rows, of which all warps of a block read the same; RT: sixteens in the rank.
-template <int RT> struct NarrowTile {
+// Sixteen low-rank rows, of which all warps of a block read the same; RT: sixteens in the rank.
+template <int RT> struct LowRankTile {
     static constexpr int ROW_BYTES = padded_row_bytes(2 * RT);
     static constexpr int BYTES = 16 * ROW_BYTES;
     u32 at;

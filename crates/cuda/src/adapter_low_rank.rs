@@ -5,13 +5,13 @@ use plimsoll_graph::ops::Adapters;
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
-use crate::narrow::{MODULE, SUM_NUMBERS, SUM_THREADS, WARP, Writing, fits, room_for, shared_bytes_max};
+use crate::low_rank::{MODULE, SUM_NUMBERS, SUM_THREADS, WARP, Writing, fits, room_for, shared_bytes_max};
 
-/// `SPANS_MAX` in `kernels/narrow_spans.cuh`.
+/// `SPANS_MAX` in `kernels/low_rank_spans.cuh`.
 const SPANS_MAX: usize = 8;
 /// `NO_ADAPTER` there.
 const NO_ADAPTER: u64 = 0xffff_ffff;
-/// Narrow columns that kernels have room for.
+/// Low-rank columns that kernels have room for.
 const ROOMS: [usize; 3] = [16, 32, 64];
 
 /// Whether the kernels can do this: small ranks, sixteen bits, and columns that can be read in packs.
@@ -26,23 +26,23 @@ fn suits(adapters: &Adapters, operands: &[Operand], rank: usize) -> bool {
 }
 
 /// Columns of one adapter, or of none, as the kernels take them: start, length, first row of its matrix, first of its
-/// narrow columns, and the blocks up to its end.
+/// low-rank columns, and the blocks up to its end.
 type Span = [u64; 5];
 
 /// The adapters' spans, and with `gaps` those between them, for blocks of so many columns.
 fn spans(adapters: &Adapters, rank: usize, block_cols: usize, gaps: bool) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let (mut end, mut blocks) = (0, 0);
-    let mut push = |start: usize, len: usize, row: usize, narrow: u64| {
+    let mut push = |start: usize, len: usize, row: usize, low_rank: u64| {
         blocks += len.div_ceil(block_cols);
         spans.push([start, len, row, 0, blocks].map(|n| n as u64));
-        spans.last_mut().expect("just pushed")[3] = narrow;
+        spans.last_mut().expect("just pushed")[3] = low_rank;
     };
-    for (block, row, narrow) in adapters.places(rank) {
+    for (block, row, low_rank) in adapters.places(rank) {
         if gaps && block.start > end {
             push(end, block.start - end, 0, NO_ADAPTER);
         }
-        push(block.start, block.len, row, narrow as u64);
+        push(block.start, block.len, row, low_rank as u64);
         end = block.start + block.len;
     }
     if gaps && adapters.total > end {
@@ -95,7 +95,7 @@ pub(crate) fn gather(adapters: &Adapters, call: &Call) -> Option<Result<(), Runt
     Some(runs.into_iter().try_for_each(|start| both.launch(adapters, call, start, run_rows.min(dy.rows - start))))
 }
 
-/// One reading of a wide gradient, as in `kernels/narrow_both.cuh`.
+/// One reading of a wide gradient, as in `kernels/low_rank_both.cuh`.
 struct Both {
     room: usize,
     warps: u32,
@@ -120,7 +120,7 @@ impl Both {
     }
 
     /// Bytes of sums for so many rows of the wide matrix.
-    fn narrow_bytes(&self, rows: usize) -> usize {
+    fn low_rank_bytes(&self, rows: usize) -> usize {
         blocks_of(&self.spans) * rows * self.room * 4
     }
 
@@ -134,7 +134,7 @@ impl Both {
     fn rows_at_once(&self, call: &Call, rows: usize, weight_rows: usize) -> Option<usize> {
         let weight_bytes = |rows| self.splits(call, rows) * weight_rows * self.room * 4;
         let mut at_once = rows;
-        while self.narrow_bytes(at_once) + weight_bytes(at_once) > call.workspace().1 {
+        while self.low_rank_bytes(at_once) + weight_bytes(at_once) > call.workspace().1 {
             if at_once <= Self::STEP_ROWS {
                 return None;
             }
@@ -150,15 +150,15 @@ impl Both {
         let splits = self.splits(call, rows);
         let block_rows = rows.div_ceil(splits).next_multiple_of(Self::STEP_ROWS);
         let splits = rows.div_ceil(block_rows);
-        let narrow_sums = call.workspace().0;
-        let weight_sums = narrow_sums + self.narrow_bytes(rows) as u64;
+        let low_rank_sums = call.workspace().0;
+        let weight_sums = low_rank_sums + self.low_rank_bytes(rows) as u64;
         let args = Args::with_table(&self.spans, SPANS_MAX)
             .ptr(dy.at(first, 0))
             .u64(dy.cols as u64)
             .ptr(h.at(first, 0))
             .u32(h.cols as u32)
             .ptr(b.ptr)
-            .ptr(narrow_sums)
+            .ptr(low_rank_sums)
             .ptr(weight_sums)
             .u32(rows as u32)
             .u32(b.rows as u32)
@@ -168,7 +168,7 @@ impl Both {
         call.launch(MODULE, &format!("both_{suffix}"), grid, self.warps * WARP, self.shared_bytes, args)?;
 
         let args = Args::with_table(&self.spans, SPANS_MAX)
-            .ptr(narrow_sums)
+            .ptr(low_rank_sums)
             .ptr(weight_sums)
             .ptr(dh.at(first, 0))
             .u32(dh.cols as u32)

@@ -1,0 +1,53 @@
+//! What happens once per update: the global norm, the clip factor, the step. Every optimizer leaves
+//! the gradient zeroed, so the next micro-step can accumulate at once. Where the norm is not finite the clip factor is
+//! not a number, and every optimizer leaves parameters, states and masters as they are.
+
+mod adamw;
+mod sgd;
+
+pub use adamw::{AdamW, AdamWOptimizer};
+pub use sgd::{Sgd, SgdOptimizer};
+
+use crate::op::{Alias, Io, OpRule, expect_shape, same_as};
+use crate::{BackendTraits, GraphError, Value, Work};
+
+/// Inputs `clip [2], grads…`; output `clip = [norm, factor]` with `factor = min(1, max_norm / (norm + 1e-6))`,
+/// NaN where the norm is not finite.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GlobalNorm {
+    pub max_norm: Option<f32>,
+}
+
+impl OpRule for GlobalNorm {
+    fn name(&self) -> &'static str {
+        "global_norm"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        if inputs.is_empty() {
+            return Err(GraphError::InputCount { op: self.name(), expected: 1, got: 0 });
+        }
+        expect_shape(self.name(), inputs, 0, &[2])?;
+        Ok(vec![same_as(inputs[0])])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::Must { output: 0, input: 0 }]
+    }
+
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(io.bytes() / 2.0, io.bytes())
+    }
+
+    fn launches(&self) -> usize {
+        4
+    }
+
+    /// Partial sums of each gradient, in double precision.
+    fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
+        io.inputs.len() * traits.sum_parts().max(64) * 8
+    }
+}
+
+/// Numbers an update takes from the host: the learning rate, two of the optimizer's own, and the update `t`.
+pub const HYPER_LEN: usize = 4;

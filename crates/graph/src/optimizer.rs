@@ -1,0 +1,81 @@
+//! Optimizers: each owns the memory it keeps for a parameter, the operators of its update, and the numbers it takes from
+//! the host for every update.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::ops::{AdamWOptimizer, HYPER_LEN, SgdOptimizer};
+use crate::{DType, Graph, GraphError, Shape, Storage, ValueId};
+
+/// A matrix inside a parameter, as model files have it: q, k and v lie in one parameter and are three matrices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Matrix {
+    pub first_row: usize,
+    pub shape: Shape,
+}
+
+/// Memory that an optimizer keeps for a parameter, of any shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Stands before the parameter's name in that of the slot.
+    pub name: &'static str,
+    pub shape: Shape,
+    pub storage: Storage,
+}
+
+/// The values of one parameter's update.
+#[derive(Debug, Clone)]
+pub struct UpdateOperands<'a> {
+    pub parameter: ValueId,
+    pub gradient: ValueId,
+    /// In the order of [`Optimizer::states`].
+    pub states: Vec<ValueId>,
+    pub hyper: ValueId,
+    pub clip: ValueId,
+    /// The float32 copy of a sixteen-bit parameter.
+    pub master: Option<ValueId>,
+    pub matrices: &'a [Matrix],
+}
+
+/// How parameters are updated.
+pub trait Optimizer: Debug + Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// What it keeps for a parameter of this shape.
+    fn states(&self, shape: Shape) -> Vec<State>;
+
+    /// Adds the operators that update one parameter, leave its gradient zeroed and its states current.
+    fn update(&self, graph: &mut Graph, operands: &UpdateOperands) -> Result<(), GraphError>;
+
+    /// What `hyper` holds for update `step`, counted from 1.
+    fn hyper(&self, step: u64, lr: f64) -> [f32; HYPER_LEN];
+}
+
+/// What a run may say about its optimizer; each takes what it knows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerSettings {
+    pub betas: [f64; 2],
+    pub eps: f64,
+    pub weight_decay: f64,
+    pub momentum: f64,
+    /// How states are stored.
+    pub state: DType,
+}
+
+impl Default for OptimizerSettings {
+    fn default() -> Self {
+        Self { betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0, momentum: 0.0, state: DType::F32 }
+    }
+}
+
+type Make = fn(&OptimizerSettings) -> Arc<dyn Optimizer>;
+
+/// Every optimizer by its name in a run file.
+pub const OPTIMIZERS: &[(&str, Make)] = &[
+    ("adamw", |settings| Arc::new(AdamWOptimizer::new(settings))),
+    ("sgd", |settings| Arc::new(SgdOptimizer::new(settings))),
+];
+
+pub fn optimizer_named(name: &str, settings: &OptimizerSettings) -> Option<Arc<dyn Optimizer>> {
+    OPTIMIZERS.iter().find(|(known, _)| *known == name).map(|(_, make)| make(settings))
+}
