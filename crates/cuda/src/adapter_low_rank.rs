@@ -186,13 +186,13 @@ impl Both {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_graph::ops::Block;
+    use plimsoll_graph::ops::Columns;
 
     use super::*;
 
     fn three() -> Adapters {
         let blocks = [(0, 4096), (4096, 1024), (6144, 512)];
-        Adapters { alpha: 1.0, blocks: blocks.map(|(start, len)| Block { start, len }).to_vec(), total: 8192 }
+        Adapters { alpha: 1.0, blocks: blocks.map(|(start, len)| Columns { start, len }).to_vec(), total: 8192 }
     }
 
     #[test]

@@ -156,7 +156,7 @@ fn loss_outcome(softcap: Option<f32>, chunks: usize, targets: &[i32]) -> Outcome
         (value(&[1], DType::F64, Extent::Fixed), Fill::Double(2.0)),
         (value(&[37, 20], DType::F32, Extent::Fixed), Fill::Random),
     ];
-    let op = VocabLoss { softcap, chunks, grad: Some(LossGrad { weight: true }) };
+    let op = VocabLoss { grad: Some(LossGrad { weight: true }), ..VocabLoss::new(softcap, chunks) };
     let active = Active::one(targets.len(), 1);
     run(&Case { op: op.into(), inputs, active }, 2, true)
 }

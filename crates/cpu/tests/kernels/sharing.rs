@@ -99,7 +99,7 @@ fn norm_cases() -> Vec<Case> {
 
 fn other_cases() -> Vec<Case> {
     let cols = HEADS.fused_cols();
-    let attention = Attention { heads: HEADS, scale: 0.2, window: Some(40), max_length: 80 };
+    let attention = Attention::causal(HEADS, 0.2, Some(40), 80);
     let mut cases = vec![
         case(Rope { heads: HEADS, inverse: true }, vec![rows(cols), fixed(&[50, 24]), ids(50)]),
         case(attention.clone(), vec![rows(cols), boundaries()]),
@@ -149,7 +149,7 @@ fn other_cases() -> Vec<Case> {
         if grad.is_some_and(|g| g.weight) {
             inputs.push(fixed(&[50, 33]));
         }
-        cases.push(case(VocabLoss { softcap, chunks: 3, grad }, inputs));
+        cases.push(case(VocabLoss { grad, ..VocabLoss::new(softcap, 3) }, inputs));
     }
     cases
 }
