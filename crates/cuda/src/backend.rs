@@ -152,6 +152,16 @@ impl Backend for CudaBackend {
         outcome.map(|()| f64::from(ms) / 1e3)
     }
 
+    fn loads_lazily(&self) -> bool {
+        true
+    }
+
+    fn release(&mut self) -> Result<(), RuntimeError> {
+        self.device.bind()?;
+        self.recordings = self.recordings.is_some().then(Recordings::default);
+        Ok(self.device.release_arena()?)
+    }
+
     fn fixed_shape(&self) -> bool {
         self.recordings.is_some()
     }

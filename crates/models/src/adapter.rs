@@ -19,9 +19,6 @@ pub struct Lora {
     pub rslora: bool,
 }
 
-/// The linear layers of a decoder block, by the last part of their Hugging Face name.
-pub const LINEAR_LAYERS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
-
 impl Lora {
     pub fn scale(&self) -> f32 {
         let r = self.r as f32;
@@ -35,7 +32,7 @@ impl Lora {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), ModelError> {
+    pub(crate) fn check(&self, layers: &[&str]) -> Result<(), ModelError> {
         if self.r == 0 {
             return Err(ModelError::Method("`method.lora.r` must be at least 1".into()));
         }
@@ -49,8 +46,8 @@ impl Lora {
             if names.is_empty() {
                 return Err(ModelError::Method("`method.lora.targets` is empty; name layers or use all-linear".into()));
             }
-            if let Some(unknown) = names.iter().find(|n| !LINEAR_LAYERS.contains(&n.as_str())) {
-                return Err(ModelError::Target { target: unknown.clone(), known: LINEAR_LAYERS.join(", ") });
+            if let Some(unknown) = names.iter().find(|n| !layers.contains(&n.as_str())) {
+                return Err(ModelError::Target { target: unknown.clone(), known: layers.join(", ") });
             }
         }
         Ok(())

@@ -5,12 +5,14 @@ use thiserror::Error;
 pub enum ModelError {
     #[error("config.json: {0}")]
     Config(String),
-    #[error("model type `{0}` is not supported; supported are llama, mistral, qwen2 and qwen3")]
-    Family(String),
+    #[error("model type `{name}` is not supported; supported are {known}")]
+    Family { name: String, known: String },
     #[error(
         "freeze pattern `{0}` matches no parameter; patterns are Hugging Face names with `*`, such as `model.embed_tokens*`"
     )]
     FreezePattern(String),
+    #[error("optimizer group `{0}` matches no parameter; patterns are Hugging Face names with `*`, such as `lm_head*`")]
+    GroupPattern(String),
     #[error("adapter target `{target}` names no linear layer of this model; it has {known}")]
     Target { target: String, known: String },
     #[error("{0}")]

@@ -1,210 +1,387 @@
-//! The forward graph of a decoder over flat tokens, wired from its registered parameters.
+//! The forward graph over flat tokens: walks a model's description and wires its registered parameters.
+
+use std::collections::HashMap;
 
 use plimsoll_graph::ops::{
-    AdapterUp, Adapters, Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, LastRows, Linear,
-    PairLoss, RmsNorm, Rope, VocabLoss, added_inside,
+    AdapterUp, Adapters, Add, Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, LastRows,
+    Linear, Mask, Pointwise, QkvLayout, RmsNorm, Rope,
 };
-use plimsoll_graph::{Class, Graph, SlotId, SlotTable, ValueId};
+use plimsoll_graph::{Class, Graph, SlotId, SlotTable, StreamId, ValueId};
 
-use crate::decoder::{Decoder, Projection};
+use crate::ModelError;
+use crate::architecture::{AttentionModule, Block, Branch, Keys, MlpModule, Module, Norm, Projection, Residual, Stack};
+use crate::head::{HeadRows, LossOperands};
 use crate::program::Inputs;
-use crate::{Head, ModelError};
+use crate::registry::{BlockNames, Registry, adapted, head_slot};
 
 /// Sequences sampled side by side at most; their logits are the only full ones there ever are.
 const SAMPLE_SEQUENCES: usize = 16;
 
 /// A graph in the making.
 pub(crate) struct Forward<'a> {
-    decoder: &'a Decoder<'a>,
+    registry: &'a Registry<'a>,
     slots: &'a SlotTable,
     inputs: &'a Inputs,
     /// Dropout is for training only.
     training: bool,
     graph: Graph,
+    /// The stream whose rows are at hand.
+    stream: StreamId,
     /// Whether the rows at hand are those of sequences' last tokens, no longer of all.
     last_only: bool,
     /// Their ids, once somebody has asked.
     last_row_ids: Option<ValueId>,
+    /// What stacks that have run have made of their streams.
+    outputs: HashMap<StreamId, ValueId>,
+}
+
+/// The residual stream: its rows so far, and a branch that is still to be added to them.
+#[derive(Clone, Copy)]
+struct Rows {
+    sum: ValueId,
+    branch: Option<ValueId>,
 }
 
 impl<'a> Forward<'a> {
-    pub(crate) fn new(decoder: &'a Decoder<'a>, slots: &'a SlotTable, inputs: &'a Inputs, training: bool) -> Self {
-        Self { decoder, slots, inputs, training, graph: Graph::new(), last_only: false, last_row_ids: None }
+    pub(crate) fn new(registry: &'a Registry<'a>, slots: &'a SlotTable, inputs: &'a Inputs, training: bool) -> Self {
+        Self {
+            registry,
+            slots,
+            inputs,
+            training,
+            graph: Graph::new(),
+            stream: StreamId::MAIN,
+            last_only: false,
+            last_row_ids: None,
+            outputs: HashMap::new(),
+        }
     }
 
     /// Forward pass and loss. The gradient is not here yet.
-    pub(crate) fn loss(mut self, loss_chunks: usize) -> Result<Graph, ModelError> {
-        let hidden = self.hidden()?;
-        let [scale, loss] = [self.inputs.loss_scale, self.inputs.loss].map(|s| self.slot(s));
-        match self.inputs.pair_stats {
-            None => {
-                let head = self.head();
-                let targets = self.slot(self.inputs.targets);
-                let op = VocabLoss { softcap: None, chunks: loss_chunks, grad: None };
-                self.graph.apply(op, &[hidden, head, targets, scale, loss], "loss", Class::NONE)?;
-            }
-            Some(stats) => {
-                let score = self.weight("score");
-                let [boundaries, stats] = [self.inputs.boundaries, stats].map(|s| self.slot(s));
-                let operands = [hidden, score, boundaries, scale, loss, stats];
-                let names = [("loss", Class::NONE), ("pair_stats", Class::NONE)];
-                self.graph.apply_all(PairLoss { grad: None }, &operands, &names)?;
-            }
-        }
+    pub(crate) fn loss(mut self, chunks: usize) -> Result<Graph, ModelError> {
+        let (head, inputs) = (self.registry.head, self.inputs);
+        let hidden = self.hidden(head.rows())?;
+        let vocabulary = match head.uses_vocabulary() {
+            true => Some(self.vocabulary()?),
+            false => None,
+        };
+        let weights = head.weights().iter().map(|w| self.weight(&head_slot(&w.name))).collect::<Result<_, _>>()?;
+        let [targets, boundaries, scale, loss] =
+            [inputs.targets, inputs.main().boundaries, inputs.loss_scale, inputs.loss].map(|slot| self.slot(slot));
+        let labels = inputs.labels.map(|slot| self.slot(slot)).transpose()?;
+        let stats = inputs.stats.map(|slot| self.slot(slot)).transpose()?;
+        head.loss(LossOperands {
+            graph: &mut self.graph,
+            hidden,
+            vocabulary,
+            weights,
+            targets: targets?,
+            labels,
+            boundaries: boundaries?,
+            scale: scale?,
+            loss: loss?,
+            stats,
+            softcap: self.registry.model.head.softcap,
+            chunks,
+        })?;
         Ok(self.graph)
     }
 
-    /// Forward pass to the logits of each sequence's last token, which the host reads. A score head has none.
+    /// Forward pass to the logits of each sequence's last token, which the host reads.
     pub(crate) fn sample(mut self) -> Result<Graph, ModelError> {
-        if self.decoder.recipe.head == Head::Score {
-            return Ok(self.graph);
-        }
-        let hidden = self.hidden()?;
-        let head = self.head();
-        let boundaries = self.slot(self.inputs.boundaries);
-        let op = LastLogits { softcap: None, sequences: self.decoder.batch.sequences.min(SAMPLE_SEQUENCES) };
-        let logits = self.graph.apply(op, &[hidden, head, boundaries], "logits", Class::NONE)?;
+        let hidden = self.hidden(HeadRows::Tokens)?;
+        let (vocabulary, boundaries) = (self.vocabulary()?, self.slot(self.inputs.main().boundaries)?);
+        let sequences = self.registry.batch.main().sequences.min(SAMPLE_SEQUENCES);
+        let op = LastLogits { softcap: self.registry.model.head.softcap, sequences };
+        let logits = self.graph.apply(op, &[hidden, vocabulary, boundaries], "logits", Class::NONE)?;
         self.graph.results.push(logits);
         Ok(self.graph)
     }
 
-    fn slot(&mut self, slot: SlotId) -> ValueId {
-        self.graph.slot(self.slots, slot)
+    fn slot(&mut self, slot: SlotId) -> Result<ValueId, ModelError> {
+        Ok(self.graph.slot(self.slots, slot)?)
     }
 
-    fn weight(&mut self, name: &str) -> ValueId {
-        let slot = self.decoder.slot(name).unwrap_or_else(|| panic!("no parameter {name}"));
+    fn weight(&mut self, name: &str) -> Result<ValueId, ModelError> {
+        let slot = self.registry.slot(name).unwrap_or_else(|| panic!("no parameter {name}"));
         self.slot(slot)
     }
 
-    fn head(&mut self) -> ValueId {
-        self.weight(if self.decoder.config.tied { "embed" } else { "head" })
+    fn vocabulary(&mut self) -> Result<ValueId, ModelError> {
+        self.weight(if self.registry.model.head.tied { "embed" } else { "head" })
     }
 
-    /// Tokens to the normalised hidden state before the head: a row for each token, or, with a score head, for each
-    /// sequence. Nothing behind the last attention mixes tokens, and only a sequence's last one is scored.
-    fn hidden(&mut self) -> Result<ValueId, ModelError> {
-        let (table, tokens) = (self.weight("embed"), self.slot(self.inputs.tokens));
-        let embed = Embed { dtype: self.decoder.recipe.compute };
-        let mut x = self.graph.apply(embed, &[table, tokens], "embedded", Class("embedded"))?;
-        let mut branch = None;
-        let (layers, scored) = (self.decoder.config.layers, self.decoder.recipe.head == Head::Score);
-        for layer in 0..layers {
-            self.graph.set_layer(Some(layer as u32));
-            let names = ("layer_input", Class::NONE, "attn_norm");
-            let (mut input, normed) = self.norm(x, branch, layer, "input_layernorm", names)?;
-            let mut attended = self.attention(normed, layer)?;
-            if layer + 1 == layers && scored {
-                self.last_only = true;
-                (input, attended) = (self.last_rows(input)?, self.last_rows(attended)?);
-            }
-            let [_, out_projection, ..] = self.decoder.projections();
-            let attended = self.project(attended, layer, &out_projection, Class::NONE)?;
-            let names = ("residual_mid", Class("residual_mid"), "mlp_norm");
-            let (middle, normed) = self.norm(input, Some(attended), layer, "post_attention_layernorm", names)?;
-            branch = Some(self.mlp(normed, layer)?);
-            x = middle;
+    /// Tokens to the normalised hidden state before the head: a row for each token, or for each sequence. Nothing behind
+    /// the last attention mixes tokens, so a head that reads last tokens alone needs no others from there on.
+    fn hidden(&mut self, rows: HeadRows) -> Result<ValueId, ModelError> {
+        let model = self.registry.model;
+        let mut first_layer = 0;
+        for stack in &model.stacks {
+            let is_last = std::ptr::eq(stack, &model.stacks[model.stacks.len() - 1]);
+            let last_tokens = is_last && rows == HeadRows::LastTokens;
+            let output = self.stack(stack, first_layer, last_tokens)?;
+            self.outputs.insert(stack.stream, output);
+            first_layer += stack.blocks.len() as u32;
+        }
+        Ok(self.outputs[&StreamId::MAIN])
+    }
+
+    fn stack(&mut self, stack: &'a Stack, first_layer: u32, last_tokens: bool) -> Result<ValueId, ModelError> {
+        let model = self.registry.model;
+        self.stream = stack.stream;
+        let (table, tokens) = (self.weight("embed")?, self.slot(self.stream_inputs().tokens)?);
+        let embed = Embed { dtype: self.registry.recipe.compute, scale: model.embedding.scale };
+        let name = format!("{}embedded", stack.prefix);
+        let mut x = self.graph.apply(embed, &[table, tokens], &name, Class("embedded"))?;
+        if let Some(norm) = &stack.input_norm {
+            x = self.plain_norm(x, norm, &format!("{}input_norm", stack.prefix), Class("input_norm"))?;
+        }
+        let mut rows = Rows { sum: x, branch: None };
+        for (index, block) in stack.blocks.iter().enumerate() {
+            let names = BlockNames::new(stack, index, first_layer + index as u32);
+            self.graph.set_layer(Some(names.layer));
+            let last_tokens = last_tokens && index + 1 == stack.blocks.len();
+            rows = match block.residual {
+                Residual::Sequential => self.sequential(rows, block, &names, last_tokens)?,
+                Residual::Parallel => self.parallel(rows, block, &names)?,
+            };
         }
         self.graph.set_layer(None);
-        if layers == 0 && scored {
-            x = self.last_rows(x)?;
+        if last_tokens && !self.last_only {
+            let sum = self.summed(rows)?;
+            rows = Rows { sum: self.last_rows(sum)?, branch: None };
         }
-        let weight = self.weight("norm");
-        let names = [("final_input", Class::NONE), ("final_norm", Class::NONE), ("final_rstd", Class::NONE)];
-        let op = RmsNorm { eps: self.decoder.config.norm_eps, weight: true, residual: branch.is_some() };
-        let mut operands = vec![x];
-        operands.extend(branch);
-        operands.push(weight);
-        let outputs = self.graph.apply_all(op, &operands, &names[usize::from(branch.is_none())..])?;
-        Ok(outputs[outputs.len() - 2])
+        let name = format!("{}final", stack.prefix);
+        let labels = (format!("{name}_input"), Class::NONE, format!("{name}_norm"), Class::NONE);
+        Ok(self.norm(rows, &stack.final_norm, &format!("{}norm", stack.prefix), labels)?.1)
+    }
+
+    /// Each branch reads the sum that the one before it went into.
+    fn sequential(
+        &mut self,
+        mut rows: Rows,
+        block: &'a Block,
+        names: &BlockNames,
+        last_tokens: bool,
+    ) -> Result<Rows, ModelError> {
+        let is_attention = |branch: &Branch| matches!(branch.module, Module::Attention(_));
+        let last_attention = block.branches.iter().rposition(is_attention);
+        for (index, branch) in block.branches.iter().enumerate() {
+            let (sum, normed) = self.branch_norm(rows, branch, index == 0, names)?;
+            let (mut sum, last_here) = (sum, last_tokens && last_attention == Some(index));
+            let output = match &branch.module {
+                Module::Attention(module) => {
+                    let mut attended = self.attention(normed, module, names)?;
+                    if last_here {
+                        self.last_only = true;
+                        (sum, attended) = (self.last_rows(sum)?, self.last_rows(attended)?);
+                    }
+                    self.project(attended, names, &module.output, Class::NONE)?
+                }
+                Module::Mlp(module) => self.mlp(normed, module, names)?,
+            };
+            rows = Rows { sum, branch: Some(self.branch_output(output, branch, names)?) };
+        }
+        Ok(rows)
+    }
+
+    /// All branches read the first one's norm, and all outputs are added at once.
+    fn parallel(&mut self, rows: Rows, block: &'a Block, names: &BlockNames) -> Result<Rows, ModelError> {
+        let (sum, normed) = self.branch_norm(rows, &block.branches[0], true, names)?;
+        let mut total: Option<ValueId> = None;
+        for branch in &block.branches {
+            let output = match &branch.module {
+                Module::Attention(module) => {
+                    let attended = self.attention(normed, module, names)?;
+                    self.project(attended, names, &module.output, Class::NONE)?
+                }
+                Module::Mlp(module) => self.mlp(normed, module, names)?,
+            };
+            let output = self.branch_output(output, branch, names)?;
+            total = Some(match total {
+                Some(total) => {
+                    self.graph.apply(Add, &[total, output], &format!("{}.branches", names.own), Class::NONE)?
+                }
+                None => output,
+            });
+        }
+        Ok(Rows { sum, branch: total })
+    }
+
+    /// The residual sum that a branch begins with, and its norm. The first one carries the earlier blocks' work into this
+    /// one, and so has no class of its own: recompute begins with it.
+    fn branch_norm(
+        &mut self,
+        rows: Rows,
+        branch: &Branch,
+        first: bool,
+        names: &BlockNames,
+    ) -> Result<(ValueId, ValueId), ModelError> {
+        let (summed, class) = match first {
+            true => ("layer_input", Class::NONE),
+            false => (branch.classes.summed, Class(branch.classes.summed)),
+        };
+        let normed = branch.classes.normed;
+        let labels = (format!("{}.{summed}", names.own), class, format!("{}.{normed}", names.own), Class(normed));
+        self.norm(rows, &branch.norm, &format!("{}.{}", names.own, branch.norm.name), labels)
+    }
+
+    fn branch_output(&mut self, output: ValueId, branch: &Branch, names: &BlockNames) -> Result<ValueId, ModelError> {
+        let Some(norm) = &branch.out_norm else { return Ok(output) };
+        let (parameter, class) = (format!("{}.{}", names.own, norm.name), Class(branch.classes.out));
+        self.plain_norm(output, norm, &parameter, class)
+    }
+
+    fn stream_inputs(&self) -> crate::StreamInputs {
+        self.inputs.streams[self.stream.0 as usize]
     }
 
     /// The rows of sequences' last tokens: too few for a class of their own.
     fn last_rows(&mut self, x: ValueId) -> Result<ValueId, ModelError> {
-        let boundaries = self.slot(self.inputs.boundaries);
+        let boundaries = self.slot(self.stream_inputs().boundaries)?;
         let name = format!("{}.last", self.graph.value(x).name);
         Ok(self.graph.apply(LastRows, &[x, boundaries], &name, Class::NONE)?)
     }
 
     /// The ids of the rows at hand, which say what is dropped of them: the same as if all rows were there.
     fn row_ids(&mut self) -> Result<ValueId, ModelError> {
-        let all = self.slot(self.inputs.row_ids);
+        let all = self.slot(self.stream_inputs().row_ids)?;
         if self.last_only && self.last_row_ids.is_none() {
             self.last_row_ids = Some(self.last_rows(all)?);
         }
         Ok(self.last_row_ids.unwrap_or(all))
     }
 
+    fn summed(&mut self, rows: Rows) -> Result<ValueId, ModelError> {
+        match rows.branch {
+            Some(branch) => Ok(self.graph.apply(Add, &[rows.sum, branch], "final_sum", Class::NONE)?),
+            None => Ok(rows.sum),
+        }
+    }
+
     /// The residual sum (if a branch is waiting to be added) and its norm, in one operator.
     fn norm(
         &mut self,
-        x: ValueId,
-        branch: Option<ValueId>,
-        layer: usize,
+        Rows { sum, branch }: Rows,
+        norm: &Norm,
         parameter: &str,
-        (summed_name, summed_class, normed_class): (&str, Class, &'static str),
+        (summed, summed_class, normed, normed_class): (String, Class, String, Class),
     ) -> Result<(ValueId, ValueId), ModelError> {
-        let weight = self.weight(&format!("layers.{layer}.{parameter}"));
-        let op = RmsNorm { eps: self.decoder.config.norm_eps, weight: true, residual: branch.is_some() };
-        let summed = format!("layers.{layer}.{summed_name}");
-        let normed = format!("layers.{layer}.{normed_class}");
+        let op = RmsNorm { eps: norm.eps, weight: norm.weight, offset: norm.offset, residual: branch.is_some() };
+        let mut operands = vec![sum];
+        operands.extend(branch);
+        if norm.weight {
+            operands.push(self.weight(parameter)?);
+        }
         let rstd = format!("{normed}.rstd");
-        let names = [(&*summed, summed_class), (&*normed, Class(normed_class)), (&*rstd, Class::NONE)];
-        match branch {
-            Some(branch) => {
-                let outputs = self.graph.apply_all(op, &[x, branch, weight], &names)?;
-                Ok((outputs[0], outputs[1]))
+        let names = [(&*summed, summed_class), (&*normed, normed_class), (&*rstd, Class::NONE)];
+        let outputs = self.graph.apply_all(op, &operands, &names[usize::from(branch.is_none())..])?;
+        Ok(if branch.is_some() { (outputs[0], outputs[1]) } else { (sum, outputs[0]) })
+    }
+
+    /// A norm that is on no residual stream.
+    fn plain_norm(&mut self, x: ValueId, norm: &Norm, parameter: &str, class: Class) -> Result<ValueId, ModelError> {
+        let labels = (String::new(), Class::NONE, format!("{parameter}.normed"), class);
+        Ok(self.norm(Rows { sum: x, branch: None }, norm, parameter, labels)?.1)
+    }
+
+    /// What each token takes from those it sees, not yet projected.
+    fn attention(
+        &mut self,
+        x: ValueId,
+        module: &'a AttentionModule,
+        names: &BlockNames,
+    ) -> Result<ValueId, ModelError> {
+        let label = |class: &str| format!("{}.{class}", names.own);
+        let queries = self.stream;
+        let mut operands = Vec::new();
+        let (layout, keys) = match &module.keys {
+            Keys::Own => {
+                let qkv = self.project(x, names, &module.input, Class("qkv"))?;
+                operands.push(self.positioned(qkv, module, names)?);
+                (QkvLayout::Fused, queries)
             }
-            None => Ok((x, self.graph.apply_all(op, &[x, weight], &names[1..])?[0])),
+            Keys::Stream { stream, projection } => {
+                operands.push(self.project(x, names, &module.input, Class("cross_q"))?);
+                // Adapters that read the other stream drop elements by its row ids.
+                self.stream = *stream;
+                let source = self.outputs[stream];
+                let kv = self.project(source, names, projection, Class("cross_kv"));
+                self.stream = queries;
+                operands.push(kv?);
+                (QkvLayout::FusedKeyValue, *stream)
+            }
+        };
+        operands.push(self.slot(self.stream_inputs().boundaries)?);
+        if layout != QkvLayout::Fused {
+            operands.push(self.slot(self.inputs.streams[keys.0 as usize].boundaries)?);
         }
-    }
-
-    /// What each token takes from those before it, not yet projected.
-    fn attention(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
-        let config = self.decoder.config;
-        let heads = config.heads;
-        let [qkv_projection, ..] = self.decoder.projections();
-        let label = |class: &str| format!("layers.{layer}.{class}");
-        let mut qkv = self.project(x, layer, &qkv_projection, Class("qkv"))?;
-        if config.qk_norm {
-            let weights = ["q_norm", "k_norm"].map(|n| self.weight(&format!("layers.{layer}.{n}")));
-            let op = HeadNorm { heads, eps: config.norm_eps, weight: true };
-            let (normed, rstd) = (label("qk_norm"), label("qk_norm.rstd"));
-            let names = [(&*normed, Class("qk_norm")), (&*rstd, Class::NONE)];
-            qkv = self.graph.apply_all(op, &[qkv, weights[0], weights[1]], &names)?[0];
-        }
-        let (table, positions) = (self.slot(self.inputs.rotary), self.slot(self.inputs.positions));
-        let op = Rope { heads, inverse: false };
-        let rotated = self.graph.apply(op, &[qkv, table, positions], &label("rotated"), Class("rotated"))?;
-        let boundaries = self.slot(self.inputs.boundaries);
+        let streams = self.registry.batch.streams;
         let op = Attention {
-            heads,
-            scale: 1.0 / (heads.head_dim as f32).sqrt(),
-            window: config.windows[layer],
-            max_length: self.decoder.batch.max_length,
+            heads: module.heads,
+            layout,
+            mask: module.mask,
+            scale: module.scale,
+            softcap: module.softcap,
+            bias: false,
+            max_length: streams[queries].max_length,
+            max_keys: streams[keys].max_length,
         };
-        let (out, lse) = (label("attn_out"), label("attn_lse"));
-        let names = [(&*out, Class("attn_out")), (&*lse, Class::NONE)];
-        Ok(self.graph.apply_all(op, &[rotated, boundaries], &names)?[0])
+        let cross = if layout == QkvLayout::Fused { "attn" } else { "cross" };
+        let (out, lse) = (label(&format!("{cross}_out")), label(&format!("{cross}_lse")));
+        let class = if layout == QkvLayout::Fused { Class("attn_out") } else { Class("cross_out") };
+        debug_assert!(
+            layout == QkvLayout::Fused || module.mask == Mask::Full,
+            "other streams have no order with this one"
+        );
+        Ok(self.graph.apply_all(op, &operands, &[(&*out, class), (&*lse, Class::NONE)])?[0])
     }
 
-    fn mlp(&mut self, x: ValueId, layer: usize) -> Result<ValueId, ModelError> {
-        let [.., gate_up, down] = self.decoder.projections();
-        let inside = self.decoder.recipe.lora.as_ref().is_some_and(|lora| added_inside(lora.r));
-        let (gate_up, adapted) = if inside {
-            // What the adapters add is added where the product is read next, and so never written.
-            let prefix = format!("layers.{layer}.{}", gate_up.name);
-            let adapted = self.low_rank_rows(x, &prefix, &gate_up)?;
-            (self.base_product(x, None, &prefix, &gate_up, Class("gate_up"))?, adapted)
+    /// Queries and keys normalised and rotated, in the model's order.
+    fn positioned(
+        &mut self,
+        qkv: ValueId,
+        module: &AttentionModule,
+        names: &BlockNames,
+    ) -> Result<ValueId, ModelError> {
+        let after_rotary = module.qk_norm.is_some_and(|norm| norm.after_rotary);
+        let mut qkv = qkv;
+        if !after_rotary {
+            qkv = self.qk_norm(qkv, module, names)?;
+        }
+        if let (true, Some(rotary), Some(table)) = (module.rotary, &self.registry.model.rotary, self.inputs.rotary) {
+            let (table, positions) = (self.slot(table)?, self.slot(self.stream_inputs().positions)?);
+            let op = Rope { heads: module.heads, rotated: rotary.dims, inverse: false };
+            let name = format!("{}.rotated", names.own);
+            qkv = self.graph.apply(op, &[qkv, table, positions], &name, Class("rotated"))?;
+        }
+        if after_rotary { self.qk_norm(qkv, module, names) } else { Ok(qkv) }
+    }
+
+    fn qk_norm(&mut self, qkv: ValueId, module: &AttentionModule, names: &BlockNames) -> Result<ValueId, ModelError> {
+        let Some(norm) = module.qk_norm else { return Ok(qkv) };
+        let op = HeadNorm { heads: module.heads, eps: norm.eps, weight: norm.weight, offset: norm.offset };
+        let mut operands = vec![qkv];
+        if norm.weight {
+            for side in ["q_norm", "k_norm"] {
+                operands.push(self.weight(&format!("{}.{side}", names.own))?);
+            }
+        }
+        let (normed, rstd) = (format!("{}.qk_norm", names.own), format!("{}.qk_norm.rstd", names.own));
+        let labels = [(&*normed, Class("qk_norm")), (&*rstd, Class::NONE)];
+        Ok(self.graph.apply_all(op, &operands, &labels)?[0])
+    }
+
+    fn mlp(&mut self, x: ValueId, module: &'a MlpModule, names: &BlockNames) -> Result<ValueId, ModelError> {
+        let name = format!("{}.mlp_act", names.own);
+        let act = if module.gated {
+            let gate_up = self.project(x, names, &module.input, Class("gate_up"))?;
+            self.graph.apply(Gated::new(module.activation), &[gate_up], &name, Class("mlp_act"))?
         } else {
-            (self.project(x, layer, &gate_up, Class("gate_up"))?, None)
+            let up = self.project(x, names, &module.input, Class("up"))?;
+            self.graph.apply(Pointwise(module.activation), &[up], &name, Class("mlp_act"))?
         };
-        let (adapters, low_rank) = adapted.unzip();
-        let mut operands = vec![gate_up];
-        operands.extend(low_rank.into_iter().flatten());
-        let op = Gated { activation: self.decoder.config.activation, adapters };
-        let act = self.graph.apply(op, &operands, &format!("layers.{layer}.mlp_act"), Class("mlp_act"))?;
-        self.project(act, layer, &down, Class::NONE)
+        self.project(act, names, &module.output, Class::NONE)
     }
 
     /// The adapters' product, and onto it one product for all layers that share the input: the big one is the cheaper
@@ -212,40 +389,24 @@ impl<'a> Forward<'a> {
     fn project(
         &mut self,
         x: ValueId,
-        layer: usize,
+        names: &BlockNames,
         projection: &Projection,
         class: Class,
     ) -> Result<ValueId, ModelError> {
-        let prefix = format!("layers.{layer}.{}", projection.name);
-        let onto = match self.low_rank_rows(x, &prefix, projection)? {
-            Some((adapters, operands)) => {
-                Some(self.graph.apply(AdapterUp(adapters), &operands, &format!("{prefix}.adapted"), Class::NONE)?)
-            }
-            None => None,
-        };
-        self.base_product(x, onto, &prefix, projection, class)
-    }
-
-    fn base_product(
-        &mut self,
-        x: ValueId,
-        onto: Option<ValueId>,
-        prefix: &str,
-        projection: &Projection,
-        class: Class,
-    ) -> Result<ValueId, ModelError> {
-        if self.decoder.slot(&format!("{prefix}.weight")).is_some() {
-            let mut operands = self.operands(x, prefix, projection.bias);
+        let prefix = format!("{}.{}", names.own, projection.name);
+        let onto = self.adapters(x, &prefix, projection)?;
+        if self.registry.slot(&format!("{prefix}.weight")).is_some() {
+            let mut operands = self.operands(x, &prefix, projection.bias)?;
             operands.extend(onto);
             let dest = if onto.is_some() { Dest::Accumulate } else { Dest::Fresh };
             let op = Linear { bias: projection.bias, dest, ..Linear::forward() };
-            return Ok(self.graph.apply(op, &operands, prefix, class)?);
+            return Ok(self.graph.apply(op, &operands, &prefix, class)?);
         }
-        // Only where some layers are frozen and others are not, which rules out adapters.
+        // Only where some layers are trained otherwise than others, which rules out adapters.
         assert!(onto.is_none(), "adapters leave the base whole");
         let (mut y, mut start) = (None, 0);
-        for (l, rows) in &projection.layers {
-            let mut operands = self.operands(x, &format!("{prefix}.{l}"), projection.bias);
+        for (layer, rows) in &projection.layers {
+            let mut operands = self.operands(x, &format!("{prefix}.{layer}"), projection.bias)?;
             operands.extend(y);
             let op = Linear {
                 bias: projection.bias,
@@ -253,44 +414,41 @@ impl<'a> Forward<'a> {
                 cols: Some(Cols { start, len: *rows, total: projection.out_features() }),
                 ..Linear::forward()
             };
-            y = Some(self.graph.apply(op, &operands, prefix, class)?);
+            y = Some(self.graph.apply(op, &operands, &prefix, class)?);
             start += rows;
         }
         Ok(y.expect("a projection has layers"))
     }
 
     /// The input, the weight of that name and its bias, if there is one.
-    fn operands(&mut self, x: ValueId, name: &str, bias: bool) -> Vec<ValueId> {
-        let mut operands = vec![x, self.weight(&format!("{name}.weight"))];
+    fn operands(&mut self, x: ValueId, name: &str, bias: bool) -> Result<Vec<ValueId>, ModelError> {
+        let mut operands = vec![x, self.weight(&format!("{name}.weight"))?];
         if bias {
-            operands.push(self.weight(&format!("{name}.bias")));
+            operands.push(self.weight(&format!("{name}.bias"))?);
         }
-        operands
+        Ok(operands)
     }
 
-    /// The adapters of a projection, their low-rank rows and second matrices; `None` if it has none. Adapters that read the
-    /// same input drop the same elements of it.
-    fn low_rank_rows(
-        &mut self,
-        x: ValueId,
-        prefix: &str,
-        projection: &Projection,
-    ) -> Result<Option<(Adapters, [ValueId; 2])>, ModelError> {
-        let Some(lora) = &self.decoder.recipe.lora else { return Ok(None) };
-        let blocks: Vec<_> = projection.adapted(lora).map(|(_, block)| block).collect();
+    /// What the adapters of a projection add to it; `None` if it has none. Adapters that read the same input drop the same
+    /// elements of it.
+    fn adapters(&mut self, x: ValueId, prefix: &str, projection: &Projection) -> Result<Option<ValueId>, ModelError> {
+        let Some(lora) = &self.registry.recipe.lora else { return Ok(None) };
+        let blocks: Vec<_> = adapted(projection, lora).into_iter().map(|(_, columns)| columns).collect();
         if blocks.is_empty() {
             return Ok(None);
         }
-        let [a, b] = ["lora_A", "lora_B"].map(|side| self.weight(&format!("{prefix}.{side}")));
-        let site = self.decoder.position(&format!("{prefix}.lora_A")) as u32;
+        let (a, b) = (self.weight(&format!("{prefix}.lora_A"))?, self.weight(&format!("{prefix}.lora_B"))?);
+        let site = self.registry.position(&format!("{prefix}.lora_A")) as u32;
         let dropout = (self.training && lora.dropout > 0.0).then_some(InnerDropout { p: lora.dropout, site });
         let mut operands = vec![x, a];
         if dropout.is_some() {
-            operands.extend([self.row_ids()?, self.slot(self.inputs.rng_key)]);
+            operands.extend([self.row_ids()?, self.slot(self.inputs.rng_key)?]);
         }
         let op = Linear { dropout, ..Linear::forward() };
         let low_rank = self.graph.apply(op, &operands, &format!("{prefix}.low_rank"), Class("adapter"))?;
         let adapters = Adapters { alpha: lora.scale(), blocks, total: projection.out_features() };
-        Ok(Some((adapters, [low_rank, b])))
+        let adapted =
+            self.graph.apply(AdapterUp(adapters), &[low_rank, b], &format!("{prefix}.adapted"), Class::NONE)?;
+        Ok(Some(adapted))
     }
 }

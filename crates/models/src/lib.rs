@@ -1,20 +1,27 @@
-//! Model families, adapters and their Hugging Face names, as graphs. No file is opened here.
+//! Model families, adapters and Hugging Face names, as graphs. No file is opened here.
 
 mod adapter;
-mod config;
-mod decoder;
+mod architecture;
 mod error;
+mod family;
 mod forward;
+mod head;
+pub mod limits;
 mod parameters;
 mod presets;
 mod program;
+mod registry;
 mod rotary;
 
-pub use adapter::{LINEAR_LAYERS, Lora, Targets};
-pub use config::{DecoderConfig, Family, RopeScaling};
-pub use decoder::SCORE_WEIGHT;
+pub use adapter::{Lora, Targets};
+pub use architecture::{
+    Architecture, AttentionModule, Block, Branch, BranchClasses, Embedding, Keys, MlpModule, Module, Norm, Projection,
+    QkNorm, Residual, Stack, VocabularyHead,
+};
 pub use error::ModelError;
-pub use parameters::{Init, Parameter, ParameterKind, Part};
+pub use family::{FAMILIES, Family};
+pub use head::{Head, HeadRows, HeadWeight, LossOperands};
+pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use presets::{preset, preset_names};
-pub use program::{Built, Head, Inputs, OptimizerKind, OptimizerSlots, Recipe, build};
-pub use rotary::rotary_table;
+pub use program::{Built, Inputs, ParameterGroup, Recipe, StreamInputs, Trained, build};
+pub use rotary::{RopeScaling, Rotary, rotary_table};

@@ -4,7 +4,7 @@ use plimsoll_graph::{Shape, SlotId};
 
 /// A Hugging Face tensor that fills some rows of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct HfTensor {
     /// Name in a checkpoint: `model.layers.0.self_attn.q_proj.weight`.
     pub name: String,
     pub first_row: usize,
@@ -15,8 +15,8 @@ pub struct Part {
 pub enum ParameterKind {
     Base,
     Adapter,
-    /// The score head: taken from the model's files if they have one, and saved with whatever is trained.
-    Score,
+    /// Of the task's head: taken from the model's files if they have it, and saved with whatever is trained.
+    Head,
 }
 
 /// How a parameter starts when no file provides it.
@@ -37,8 +37,10 @@ pub struct Parameter {
     pub shape: Shape,
     pub kind: ParameterKind,
     pub trainable: bool,
+    /// The settings it is trained by, among the recipe's groups.
+    pub group: usize,
     pub init: Init,
-    pub parts: Vec<Part>,
+    pub tensors: Vec<HfTensor>,
 }
 
 /// Does a pattern with `*` match a Hugging Face name, or a module that contains it?

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::{DecoderConfig, ModelError};
+use crate::{Architecture, ModelError};
 
 /// Name, configuration and published parameter count of each preset.
 const PRESETS: &str = include_str!("../presets.json");
@@ -16,10 +16,10 @@ pub fn preset_names() -> Vec<String> {
 }
 
 /// The preset of that name, if there is one.
-pub fn preset(name: &str) -> Option<Result<DecoderConfig, ModelError>> {
+pub fn preset(name: &str) -> Option<Result<Architecture, ModelError>> {
     let wanted = name.to_ascii_lowercase();
     let entry = entries().into_iter().find(|e| e["name"] == *wanted)?;
-    Some(DecoderConfig::from_value(entry["config"].clone()))
+    Some(Architecture::from_value(entry["config"].clone()))
 }
 
 #[cfg(test)]

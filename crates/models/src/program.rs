@@ -1,55 +1,49 @@
 //! A model, a method and an optimizer as one program: micro-step, update, evaluation, sampling.
 
-use plimsoll_graph::ops::{AdamW, GlobalNorm, HYPER_LEN, PAIR_STATS, Sgd};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll_graph::ops::{GlobalNorm, HYPER_LEN};
 use plimsoll_graph::{
-    BatchShape, Class, DType, Extent, Graph, Phase, Program, Role, Shape, Slot, SlotId, SlotTable, differentiate,
+    BatchShape, Cadence, Class, DType, Extent, Graph, GraphError, Matrix, Optimizer, Phase, Program, Role,
+    ScheduleGraph, ScheduleId, Shape, Slot, SlotId, SlotTable, StreamId, UpdateOperands, differentiate, fuse_backward,
+    fuse_forward,
 };
 
-use crate::decoder::Decoder;
 use crate::forward::Forward;
-use crate::{DecoderConfig, Lora, ModelError, Parameter};
+use crate::parameters::matches;
+use crate::registry::Registry;
+use crate::{Architecture, Head, Lora, ModelError, Parameter};
 
-/// Optimizers this version has.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum OptimizerKind {
-    AdamW { beta1: f32, beta2: f32, eps: f32, weight_decay: f32 },
-    Sgd { momentum: f32, weight_decay: f32 },
+/// Parameters that are trained by the same settings.
+#[derive(Debug, Clone)]
+pub struct ParameterGroup {
+    /// Hugging Face names with `*`; a parameter belongs to the first group with one that fits it.
+    pub patterns: Vec<String>,
+    pub optimizer: Arc<dyn Optimizer>,
+    /// Its learning rate as a multiple of the run's.
+    pub lr_factor: f64,
 }
 
-/// What stands on top of the decoder, and with it the loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Head {
-    /// A distribution over the vocabulary at every token; cross entropy.
-    #[default]
-    Vocabulary,
-    /// One number at a sequence's last token; sequences come in pairs, the preferred one first.
-    Score,
-}
-
-impl Head {
-    /// Sequences that only mean something together.
-    pub fn group(self) -> usize {
-        match self {
-            Head::Vocabulary => 1,
-            Head::Score => 2,
-        }
+impl ParameterGroup {
+    /// All parameters that no other group has.
+    pub fn rest(optimizer: Arc<dyn Optimizer>) -> Self {
+        Self { patterns: vec!["*".to_owned()], optimizer, lr_factor: 1.0 }
     }
 }
 
 /// What is trained, and how numbers are stored.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Recipe {
-    pub head: Head,
     /// With an adapter, the base is frozen.
     pub lora: Option<Lora>,
     /// Hugging Face names with `*`.
     pub freeze: Vec<String>,
-    pub optimizer: OptimizerKind,
+    /// The last one has whatever no other has.
+    pub groups: Vec<ParameterGroup>,
     pub clip: Option<f32>,
     /// Weights and activations.
     pub compute: DType,
-    /// Moments of the optimizer.
-    pub state: DType,
     /// Keep a float32 copy of trained sixteen-bit weights.
     pub master: bool,
 }
@@ -59,49 +53,102 @@ impl Recipe {
     fn grad_dtype(&self) -> DType {
         if self.master { DType::F32 } else { self.compute }
     }
+
+    pub(crate) fn group_of(&self, hf_name: &str) -> usize {
+        let fits = |group: &ParameterGroup| group.patterns.iter().any(|pattern| matches(pattern, hf_name));
+        self.groups.iter().position(fits).unwrap_or(self.groups.len() - 1)
+    }
 }
 
-/// Slots the host fills in before a schedule runs or reads after it.
+/// Slots of one stream that the host fills in.
 #[derive(Debug, Clone, Copy)]
-pub struct Inputs {
+pub struct StreamInputs {
     pub tokens: SlotId,
-    pub targets: SlotId,
     pub positions: SlotId,
     pub row_ids: SlotId,
     pub boundaries: SlotId,
-    /// One over what the loss of the whole update is a mean of: loss-bearing tokens, or pairs.
+}
+
+/// Slots the host fills in before a schedule runs or reads after it.
+#[derive(Debug, Clone)]
+pub struct Inputs {
+    /// Of each stream, the main one's first.
+    pub streams: Vec<StreamInputs>,
+    /// Of each token of the main stream.
+    pub targets: SlotId,
+    /// Of each sequence of the main stream; only there if the head takes labels.
+    pub labels: Option<SlotId>,
+    /// One over what the loss of the whole update is a mean of.
     pub loss_scale: SlotId,
     pub loss: SlotId,
-    /// What the loss over pairs counts; only there with a score head.
-    pub pair_stats: Option<SlotId>,
+    /// What the head counts; only there if it does.
+    pub stats: Option<SlotId>,
     pub rng_key: SlotId,
-    pub rotary: SlotId,
-    pub hyper: SlotId,
+    /// Only there if the model rotates positions.
+    pub rotary: Option<SlotId>,
+    /// Of each parameter group.
+    pub hyper: Vec<SlotId>,
     /// Global gradient norm and clip factor of the last update.
     pub clip: SlotId,
 }
 
 impl Inputs {
-    fn register(slots: &mut SlotTable, config: &DecoderConfig, head: Head, batch: BatchShape) -> Self {
-        let mut add = |name: &str, dims: &[usize], dtype, role, extent| {
-            slots.add(Slot { name: name.to_owned(), shape: Shape::new(dims), dtype, role, extent, layer: None })
+    fn register(
+        slots: &mut SlotTable,
+        model: &Architecture,
+        head: &dyn Head,
+        recipe: &Recipe,
+        batch: BatchShape,
+    ) -> Result<Self, GraphError> {
+        let mut add = |name: &str, dims: &[usize], dtype: DType, role, extent| {
+            let (name, shape, storage) = (name.to_owned(), Shape::new(dims), dtype.into());
+            slots.add(Slot { name, shape, storage, role, extent, layer: None })
         };
-        let n = batch.tokens;
-        Self {
-            tokens: add("tokens", &[n], DType::I32, Role::Input, Extent::Tokens),
-            targets: add("targets", &[n], DType::I32, Role::Input, Extent::Tokens),
-            positions: add("positions", &[n], DType::I32, Role::Input, Extent::Tokens),
-            row_ids: add("row_ids", &[n], DType::I32, Role::Input, Extent::Tokens),
-            boundaries: add("boundaries", &[batch.sequences + 1], DType::I32, Role::Input, Extent::Boundaries),
-            loss_scale: add("loss_scale", &[1], DType::F32, Role::Input, Extent::Fixed),
-            loss: add("loss", &[1], DType::F64, Role::Loss, Extent::Fixed),
-            pair_stats: (head == Head::Score)
-                .then(|| add("pair_stats", &[PAIR_STATS], DType::F64, Role::Loss, Extent::Fixed)),
-            rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed),
-            rotary: add("rotary", &[batch.max_length, config.heads.head_dim], DType::F32, Role::Input, Extent::Fixed),
-            hyper: add("hyper", &[HYPER_LEN], DType::F32, Role::Input, Extent::Fixed),
-            clip: add("clip", &[2], DType::F32, Role::OptimizerState, Extent::Fixed),
+        let mut streams = Vec::new();
+        for (stream, shape) in batch.streams.iter() {
+            let prefix = if stream == StreamId::MAIN { "" } else { "source." };
+            let mut per_token = |name: &str| {
+                add(&format!("{prefix}{name}"), &[shape.tokens], DType::I32, Role::Input, Extent::Tokens(stream))
+            };
+            let (tokens, positions, row_ids) = (per_token("tokens")?, per_token("positions")?, per_token("row_ids")?);
+            let (name, ends) = (format!("{prefix}boundaries"), [shape.sequences + 1]);
+            let boundaries = add(&name, &ends, DType::I32, Role::Input, Extent::Boundaries(stream))?;
+            streams.push(StreamInputs { tokens, positions, row_ids, boundaries });
         }
+        let main = batch.main();
+        let rotary = match &model.rotary {
+            Some(rotary) => {
+                let dims = [main.max_length, rotary.dims];
+                Some(add("rotary", &dims, DType::F32, Role::Input, Extent::Fixed)?)
+            }
+            None => None,
+        };
+        let labels = match head.has_labels() {
+            true => Some(add("labels", &[main.sequences], DType::I32, Role::Input, Extent::SEQUENCES)?),
+            false => None,
+        };
+        let stats = match head.stats() {
+            0 => None,
+            count => Some(add("stats", &[count], DType::F64, Role::Loss, Extent::Fixed)?),
+        };
+        let hyper = (0..recipe.groups.len())
+            .map(|group| add(&format!("hyper.{group}"), &[HYPER_LEN], DType::F32, Role::Input, Extent::Fixed));
+        Ok(Self {
+            hyper: hyper.collect::<Result<_, _>>()?,
+            streams,
+            targets: add("targets", &[main.tokens], DType::I32, Role::Input, Extent::TOKENS)?,
+            labels,
+            loss_scale: add("loss_scale", &[1], DType::F32, Role::Input, Extent::Fixed)?,
+            loss: add("loss", &[1], DType::F64, Role::Loss, Extent::Fixed)?,
+            stats,
+            rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed)?,
+            rotary,
+            clip: add("clip", &[2], DType::F32, Role::OptimizerState, Extent::Fixed)?,
+        })
+    }
+
+    pub fn main(&self) -> StreamInputs {
+        self.streams[0]
     }
 }
 
@@ -111,70 +158,96 @@ pub struct Built {
     pub program: Program,
     pub parameters: Vec<Parameter>,
     pub inputs: Inputs,
-    /// Slots that are neither read from nor written to a model file: moments, momenta, masters.
-    pub state: Vec<OptimizerSlots>,
+    /// Memory that is neither read from nor written to a model file: gradients, optimizer states, masters.
+    pub trained: Vec<Trained>,
 }
 
-/// Optimizer memory of one trained parameter.
+impl AsRef<Program> for Built {
+    fn as_ref(&self) -> &Program {
+        &self.program
+    }
+}
+
+/// What training keeps for one parameter.
 #[derive(Debug, Clone)]
-pub struct OptimizerSlots {
+pub struct Trained {
     pub parameter: String,
     pub grad: SlotId,
-    pub moments: Vec<SlotId>,
+    /// In the order of its optimizer's states.
+    pub states: Vec<SlotId>,
     pub master: Option<SlotId>,
 }
 
 /// Builds the program for micro-batches of the given shape.
 pub fn build(
-    config: &DecoderConfig,
+    model: &Architecture,
+    head: &dyn Head,
     recipe: &Recipe,
     batch: BatchShape,
     loss_chunks: usize,
 ) -> Result<Built, ModelError> {
+    assert_eq!(batch.streams.len(), model.streams(), "a micro-batch has the model's streams");
     if let Some(lora) = &recipe.lora {
-        lora.check()?;
+        lora.check(&model.linear_layers())?;
     }
     let mut slots = SlotTable::default();
-    let inputs = Inputs::register(&mut slots, config, recipe.head, batch);
-    let decoder = Decoder::new(config, recipe, batch, &mut slots)?;
-    let evaluate = Forward::new(&decoder, &slots, &inputs, false).loss(loss_chunks)?;
-    let sample = Forward::new(&decoder, &slots, &inputs, false).sample()?;
-    let mut micro_step = Forward::new(&decoder, &slots, &inputs, true).loss(loss_chunks)?;
+    let inputs = Inputs::register(&mut slots, model, head, recipe, batch)?;
+    let registry = Registry::new(model, head, recipe, batch, &mut slots)?;
+    let forward = |slots: &SlotTable, training| -> Result<Graph, ModelError> {
+        let mut graph = Forward::new(&registry, slots, &inputs, training).loss(loss_chunks)?;
+        fuse_forward(&mut graph);
+        Ok(graph)
+    };
+    let evaluate = forward(&slots, false)?;
+    let sample = match head.uses_vocabulary() {
+        true => Some(Forward::new(&registry, &slots, &inputs, false).sample()?),
+        false => None,
+    };
+    let mut micro_step = forward(&slots, true)?;
 
-    let trained: Vec<&Parameter> = decoder.parameters().iter().filter(|p| p.trainable).collect();
+    let trained: Vec<&Parameter> = registry.parameters().iter().filter(|p| p.trainable).collect();
     if trained.is_empty() {
         return Err(ModelError::Method("nothing is left to train: the freeze patterns cover every parameter".into()));
     }
-    let values: Vec<_> = trained.iter().map(|p| micro_step.slot(&slots, p.slot)).collect();
+    let values: Vec<_> = trained.iter().map(|p| micro_step.slot(&slots, p.slot)).collect::<Result<_, _>>()?;
     let grads = differentiate(&mut micro_step, &mut slots, &values, recipe.grad_dtype())?;
-    let mut state = Vec::with_capacity(trained.len());
-    for (parameter, grad) in trained.iter().zip(grads) {
-        state.push(optimizer_slots(&mut slots, recipe, parameter, grad));
-    }
-    let update = update(&slots, recipe, &inputs, &trained, &state)?;
-    let program = Program { batch, slots, micro_step, update, evaluate, sample };
-    Ok(Built { program, parameters: decoder.into_parameters(), inputs, state })
+    fuse_backward(&mut micro_step);
+    let states = trained.iter().zip(grads).map(|(parameter, grad)| training_slots(&mut slots, recipe, parameter, grad));
+    let states = states.collect::<Result<Vec<Trained>, GraphError>>()?;
+    let update = update(&slots, recipe, &inputs, &trained, &states)?;
+
+    let schedule = |graph, cadence, recorded| ScheduleGraph { graph, cadence, recorded };
+    let mut schedules = BTreeMap::from([
+        (ScheduleId::MICRO_STEP, schedule(micro_step, Cadence::MicroBatch, true)),
+        (ScheduleId::UPDATE, schedule(update, Cadence::Update, true)),
+        (ScheduleId::EVALUATE, schedule(evaluate, Cadence::Aside, true)),
+    ]);
+    // Sampling has another shape every time and is never recorded.
+    schedules.extend(sample.map(|graph| (ScheduleId::SAMPLE, schedule(graph, Cadence::Aside, false))));
+    let program = Program { batch, slots, schedules };
+    Ok(Built { program, parameters: registry.into_parameters(), inputs, trained: states })
 }
 
-fn optimizer_slots(slots: &mut SlotTable, recipe: &Recipe, parameter: &Parameter, grad: SlotId) -> OptimizerSlots {
+/// Memory for what a parameter's optimizer keeps.
+fn training_slots(
+    slots: &mut SlotTable,
+    recipe: &Recipe,
+    parameter: &Parameter,
+    grad: SlotId,
+) -> Result<Trained, GraphError> {
     let layer = slots.get(parameter.slot).layer;
-    let mut add = |kind: &str, dtype| {
-        slots.add(Slot {
-            name: format!("{kind}:{}", parameter.name),
-            shape: parameter.shape,
-            dtype,
-            role: Role::OptimizerState,
-            extent: Extent::Fixed,
-            layer,
-        })
+    let mut add = |kind: &str, shape, storage| {
+        let (name, role) = (format!("{kind}:{}", parameter.name), Role::OptimizerState);
+        slots.add(Slot { name, shape, storage, role, extent: Extent::Fixed, layer })
     };
-    let moments = match recipe.optimizer {
-        OptimizerKind::AdamW { .. } => vec![add("m", recipe.state), add("v", recipe.state)],
-        OptimizerKind::Sgd { momentum, .. } if momentum != 0.0 => vec![add("m", recipe.state)],
-        OptimizerKind::Sgd { .. } => Vec::new(),
+    let states = recipe.groups[parameter.group].optimizer.states(parameter.shape);
+    let states = states.into_iter().map(|state| add(state.name, state.shape, state.storage));
+    let states = states.collect::<Result<_, _>>()?;
+    let master = match recipe.master {
+        true => Some(add("master", parameter.shape, DType::F32.into())?),
+        false => None,
     };
-    let master = recipe.master.then(|| add("master", DType::F32));
-    OptimizerSlots { parameter: parameter.name.clone(), grad, moments, master }
+    Ok(Trained { parameter: parameter.name.clone(), grad, states, master })
 }
 
 /// The update: the norm over all gradients, then one optimizer step per parameter.
@@ -183,36 +256,29 @@ fn update(
     recipe: &Recipe,
     inputs: &Inputs,
     trained: &[&Parameter],
-    state: &[OptimizerSlots],
+    states: &[Trained],
 ) -> Result<Graph, ModelError> {
     let mut graph = Graph::new();
     graph.set_phase(Phase::Update);
-    let hyper = graph.slot(slots, inputs.hyper);
-    let mut operands = vec![graph.slot(slots, inputs.clip)];
-    operands.extend(state.iter().map(|s| graph.slot(slots, s.grad)));
+    let mut operands = vec![graph.slot(slots, inputs.clip)?];
+    for state in states {
+        operands.push(graph.slot(slots, state.grad)?);
+    }
     let clip = graph.apply(GlobalNorm { max_norm: recipe.clip }, &operands, "clip", Class::NONE)?;
-    for (parameter, state) in trained.iter().zip(state) {
+    for (parameter, trained) in trained.iter().zip(states) {
         graph.set_layer(slots.get(parameter.slot).layer);
-        let weight = graph.slot(slots, parameter.slot);
-        let grad = graph.slot(slots, state.grad);
-        let moments: Vec<_> = state.moments.iter().map(|&m| graph.slot(slots, m)).collect();
-        let master = state.master.map(|m| graph.slot(slots, m));
-        let unnamed = vec![("", Class::NONE); 2 + moments.len() + usize::from(master.is_some())];
-        match recipe.optimizer {
-            OptimizerKind::AdamW { beta1, beta2, eps, weight_decay } => {
-                let op = AdamW { beta1, beta2, eps, weight_decay, master: recipe.master };
-                let mut operands = vec![weight, grad, moments[0], moments[1], hyper, clip];
-                operands.extend(master);
-                graph.apply_all(op, &operands, &unnamed)?;
-            }
-            OptimizerKind::Sgd { momentum, weight_decay } => {
-                let op = Sgd { momentum, weight_decay, master: recipe.master };
-                let mut operands = vec![weight, grad, hyper, clip];
-                operands.extend(moments);
-                operands.extend(master);
-                graph.apply_all(op, &operands, &unnamed)?;
-            }
-        }
+        let matrices: Vec<Matrix> =
+            parameter.tensors.iter().map(|t| Matrix { first_row: t.first_row, shape: t.shape }).collect();
+        let operands = UpdateOperands {
+            parameter: graph.slot(slots, parameter.slot)?,
+            gradient: graph.slot(slots, trained.grad)?,
+            states: trained.states.iter().map(|&s| graph.slot(slots, s)).collect::<Result<_, _>>()?,
+            hyper: graph.slot(slots, inputs.hyper[parameter.group])?,
+            clip,
+            master: trained.master.map(|m| graph.slot(slots, m)).transpose()?,
+            matrices: &matrices,
+        };
+        recipe.groups[parameter.group].optimizer.update(&mut graph, &operands)?;
     }
     Ok(graph)
 }

@@ -1,11 +1,26 @@
 //! The table of rotary angles, computed once on the host.
 
-use crate::{DecoderConfig, RopeScaling};
+/// How rotary frequencies are stretched beyond the length a model was pretrained on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RopeScaling {
+    None,
+    Linear { factor: f64 },
+    Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_position: f64 },
+}
+
+/// Rotary positions of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rotary {
+    /// Columns of each head that are rotated.
+    pub dims: usize,
+    pub theta: f64,
+    pub scaling: RopeScaling,
+}
 
 /// Row `p`: the cosines of every frequency at position `p`, then the sines.
-pub fn rotary_table(config: &DecoderConfig, positions: usize) -> Vec<f32> {
-    let frequencies = frequencies(config);
-    let mut table = Vec::with_capacity(positions * config.heads.head_dim);
+pub fn rotary_table(rotary: &Rotary, positions: usize) -> Vec<f32> {
+    let frequencies = frequencies(rotary);
+    let mut table = Vec::with_capacity(positions * rotary.dims);
     for position in 0..positions {
         // Angles in single precision, as the reference implementation has them.
         let angles = frequencies.iter().map(|f| f64::from(position as f32 * f));
@@ -15,11 +30,10 @@ pub fn rotary_table(config: &DecoderConfig, positions: usize) -> Vec<f32> {
     table
 }
 
-fn frequencies(config: &DecoderConfig) -> Vec<f32> {
-    let half = config.heads.head_dim / 2;
-    (0..half)
-        .map(|i| config.rope_theta.powf(-(2.0 * i as f64) / config.heads.head_dim as f64))
-        .map(|frequency| scaled(frequency, config.rope_scaling) as f32)
+fn frequencies(rotary: &Rotary) -> Vec<f32> {
+    (0..rotary.dims / 2)
+        .map(|i| rotary.theta.powf(-(2.0 * i as f64) / rotary.dims as f64))
+        .map(|frequency| scaled(frequency, rotary.scaling) as f32)
         .collect()
 }
 

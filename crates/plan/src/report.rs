@@ -164,3 +164,16 @@ pub struct Report {
     pub predicted: Predicted,
     pub alternatives: Vec<Alternative>,
 }
+
+impl Report {
+    /// Puts the measured figures of what no plan controls in place of the ones planned with.
+    pub fn restate(&mut self, fixed: &crate::Fixed) {
+        self.host.categories.process = fixed.host_process_bytes;
+        self.host.categories.data = fixed.host_data_bytes;
+        self.host.planned_bytes = self.host.categories.total();
+        if self.gpu.planned_bytes > 0 {
+            self.gpu.categories.context = fixed.gpu_context_bytes;
+            self.gpu.planned_bytes = self.gpu.categories.total();
+        }
+    }
+}

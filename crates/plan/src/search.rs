@@ -88,22 +88,12 @@ pub struct Request<'a, B, E> {
 /// The plan that was picked, with its decisions and what the builder made for it.
 #[derive(Debug)]
 pub struct Chosen<B> {
-    pub built: Rc<B>,
+    pub built: B,
     pub plan: Plan,
     pub batch: BatchShape,
     pub loss_chunks: usize,
     pub drops: Drops,
     pub report: Report,
-}
-
-impl<B> Chosen<B> {
-    /// Puts the measured figures of what no plan controls in place of the ones planned with.
-    pub fn restate(&mut self, fixed: &Fixed) {
-        let host = &mut self.report.host;
-        host.categories.process = fixed.host_process_bytes;
-        host.categories.data = fixed.host_data_bytes;
-        host.planned_bytes = host.categories.total();
-    }
 }
 
 /// Micro-batches beyond this bring no more speed on any known device.
@@ -138,24 +128,10 @@ where
     E: From<PlanError>,
 {
     let search = Search::new(request)?;
-    search.check_host()?;
-    let ranked = match request.goal {
-        Goal::Fastest => search.fastest_that_fit()?,
-        Goal::Lowest => Vec::new(),
-    };
-    for candidate in ranked {
-        if let Some(chosen) = search.lay_out(candidate)? {
-            return Ok(chosen);
-        }
-    }
-    // The last resort, and the plan that a refusal names: it may lie a little before the end of the dial.
-    let lowest = search.lowest_laid_out()?;
-    if search.fits(&lowest)
-        && let Some(chosen) = search.lay_out(lowest)?
-    {
-        return Ok(chosen);
-    }
-    Err(search.refusal()?.into())
+    let Chosen { built, plan, batch, loss_chunks, drops, report } = search.choose()?;
+    drop(search);
+    let built = Rc::into_inner(built).expect("nothing but the search shared it");
+    Ok(Chosen { built, plan, batch, loss_chunks, drops, report })
 }
 
 struct Search<'a, B, E> {
@@ -189,6 +165,28 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         search.check_loss_chunks()?;
         search.dial = search.make_dial()?;
         Ok(search)
+    }
+
+    /// The plan that meets the request.
+    fn choose(&self) -> Result<Chosen<Rc<B>>, E> {
+        self.check_host()?;
+        let ranked = match self.request.goal {
+            Goal::Fastest => self.fastest_that_fit()?,
+            Goal::Lowest => Vec::new(),
+        };
+        for candidate in ranked {
+            if let Some(chosen) = self.lay_out(candidate)? {
+                return Ok(chosen);
+            }
+        }
+        // The last resort, and the plan that a refusal names: it may lie a little before the end of the dial.
+        let lowest = self.lowest_laid_out()?;
+        if self.fits(&lowest)
+            && let Some(chosen) = self.lay_out(lowest)?
+        {
+            return Ok(chosen);
+        }
+        Err(self.refusal()?.into())
     }
 
     /// Every micro-batch considered must be divisible into as many chunks as the user wants.
@@ -428,7 +426,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
     }
 
     /// Addresses, proof and report; `None` if the addresses do not fit although the lower bound does.
-    fn lay_out(&self, candidate: Candidate) -> Result<Option<Chosen<B>>, E> {
+    fn lay_out(&self, candidate: Candidate) -> Result<Option<Chosen<Rc<B>>>, E> {
         // Fragmentation may cost a little more than the bound; a few steps of the dial make up for it.
         let last = (candidate.level + LAYOUT_STEPS).min(self.dial.len() - 1);
         for level in candidate.level..=last {

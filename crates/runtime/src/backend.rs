@@ -123,6 +123,17 @@ pub trait Backend: Send {
         None
     }
 
+    /// Whether driver and libraries load code and take memory as operators first run, so that what a run takes is only
+    /// known once all of it has run.
+    fn loads_lazily(&self) -> bool {
+        false
+    }
+
+    /// Gives the arena back, and whatever was recorded over it, so that another can be taken.
+    fn release(&mut self) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Device { reason: format!("{} takes its arena once", self.name()) })
+    }
+
     /// Whether a micro-batch must fill its planned shape, because schedules are recorded for that shape.
     fn fixed_shape(&self) -> bool {
         false

@@ -32,6 +32,18 @@ impl Executor {
         Ok(executor)
     }
 
+    /// Gives the arena back.
+    pub fn release(self) -> Result<Box<dyn Backend>, RuntimeError> {
+        let mut backend = self.backend;
+        backend.release()?;
+        Ok(backend)
+    }
+
+    /// Zeroes a slot.
+    pub fn clear_slot(&mut self, slot: SlotId) -> Result<(), RuntimeError> {
+        self.backend.fill(self.plan.slot(slot), 0)
+    }
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use plimsoll_data::{Example, ExampleRef, MicroBatch};
-use plimsoll_graph::OpRule;
+use plimsoll_data::{Example, ExampleRef};
+use plimsoll_graph::{OpRule, ScheduleId};
 use plimsoll_plan::{DeviceProfile, step_cost};
-use plimsoll_runtime::Run;
 use serde::Serialize;
 
 use crate::memory::peak_resident_bytes;
-use crate::{Prepared, Session, TrainError};
+use crate::{PackedUpdate, Prepared, Session, TrainError};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
@@ -50,14 +49,14 @@ pub fn bench(
     began: Instant,
     tick: &mut dyn FnMut(u64, u64),
 ) -> Result<BenchReport, TrainError> {
-    let Prepared { session, chosen } = prepared;
-    let max_length = chosen.batch.max_length;
-    let batches = batches(session, sequences, max_length)?;
+    let Prepared { session, report } = prepared;
+    let max_length = session.max_length();
+    let packed = synthetic_update(session, sequences)?;
     let (mut durations, mut losses) = (Vec::new(), Vec::new());
     let mut first_step_s = 0.0;
     for step in 1..=WARMUP + steps {
         let start = Instant::now();
-        let result = session.update(&batches, step, lr)?;
+        let result = session.update(&packed, step, lr)?;
         if step == 1 {
             first_step_s = began.elapsed().as_secs_f64();
         }
@@ -70,7 +69,6 @@ pub fn bench(
     durations.sort_by(f64::total_cmp);
     let step_ms = durations[durations.len() / 2];
     let gpu_used = session.executor().backend().used();
-    let report = &chosen.report;
     Ok(BenchReport {
         device: report.device.clone(),
         steps,
@@ -83,7 +81,7 @@ pub fn bench(
         predicted_step_ms: report.predicted.step_ms,
         loss_first: losses[0],
         loss_last: losses[losses.len() - 1],
-        micro_batch_tokens: chosen.batch.tokens,
+        micro_batch_tokens: report.micro_batch_tokens,
         accumulation: report.accumulation,
     })
 }
@@ -107,15 +105,15 @@ pub fn profile(
     sequences: usize,
     device: &DeviceProfile,
 ) -> Result<Vec<OperatorTime>, TrainError> {
-    let Prepared { session, chosen } = prepared;
-    let batches = batches(session, sequences, chosen.batch.max_length)?;
-    let active = session.load_whole(&batches[0])?;
+    let session = &mut prepared.session;
+    let packed = synthetic_update(session, sequences)?;
+    let active = session.load(&packed.batches[0])?;
     let mut by_name: BTreeMap<&'static str, OperatorTime> = BTreeMap::new();
-    for (run, schedule) in [(Run::MicroStep, &chosen.plan.micro_step), (Run::Update, &chosen.plan.update)] {
+    for id in [ScheduleId::MICRO_STEP, ScheduleId::UPDATE] {
         // Once to warm up.
-        session.executor().run_timed(run, active)?;
-        let seconds = session.executor().run_timed(run, active)?;
-        for (step, seconds) in schedule.steps.iter().zip(seconds) {
+        session.executor().run_timed(id, active)?;
+        let seconds = session.executor().run_timed(id, active)?;
+        for (step, seconds) in session.executor().plan().schedule(id).steps.iter().zip(seconds) {
             let (cost, predicted_s) = step_cost(step, device);
             let operator = step.op.name();
             let empty = OperatorTime { operator, count: 0, ms: 0.0, predicted_ms: 0.0, flops: 0.0, bytes: 0.0 };
@@ -133,9 +131,13 @@ pub fn profile(
 }
 
 /// An update of synthetic sequences, binned as a real one is.
-fn batches(session: &mut Session, sequences: usize, max_length: usize) -> Result<Vec<MicroBatch>, TrainError> {
-    let vocab = session.model.config.vocab_size;
-    let examples: Vec<Example> = (0..sequences).map(|i| synthetic(i as u64, max_length, vocab)).collect();
+fn synthetic_update(session: &mut Session, sequences: usize) -> Result<PackedUpdate, TrainError> {
+    let (vocab, max_length) = (session.model.config.vocab_size, session.max_length());
+    let mut examples: Vec<Example> = (0..sequences).map(|i| synthetic(i as u64, max_length, vocab)).collect();
+    if session.task.content().has_labels() {
+        // Class 0 is there whatever the number of classes.
+        examples.iter_mut().for_each(|example| example.label = Some(0));
+    }
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
     Ok(session.pack(&views)?)
 }
@@ -150,5 +152,5 @@ fn synthetic(index: u64, length: usize, vocab: usize) -> Example {
     };
     let tokens: Vec<u32> = (0..=length).map(|_| next()).collect();
     let targets = tokens[1..].iter().map(|t| t.cast_signed()).collect();
-    Example { tokens: tokens[..length].to_vec(), targets }
+    Example { tokens: tokens[..length].to_vec(), targets, ..Example::default() }
 }

@@ -40,7 +40,10 @@ pub enum TrainError {
         "the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}\nhint: use the tokenizer that came with the model, or set data.tokenizer to its folder"
     )]
     Vocabulary { tokenizer: usize, model: usize },
-    #[error("a model with a score head makes no text")]
+    /// Others take or give memory all the time.
+    #[error("the GPU's memory does not settle: {times} plans in a row took more than the driver had said")]
+    Unsteady { times: usize },
+    #[error("a model for this task makes no text")]
     NoText,
 }
 

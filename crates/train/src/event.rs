@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::PairMetrics;
+use crate::Metrics;
 
 /// One update.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -21,9 +21,9 @@ pub struct StepEvent {
     pub fill_rate: f64,
     pub gpu_used_bytes: u64,
     pub host_rss_bytes: u64,
-    /// `accuracy` and `margin` of the update's pairs, where the task has pairs.
+    /// What the task reports of the update, by name.
     #[serde(flatten)]
-    pub pairs: Option<PairMetrics>,
+    pub metrics: Metrics,
 }
 
 /// One evaluation.
@@ -34,7 +34,7 @@ pub struct EvalEvent {
     pub sequences: u64,
     pub ms: f64,
     #[serde(flatten)]
-    pub pairs: Option<PairMetrics>,
+    pub metrics: Metrics,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use plimsoll_models::{Head, LINEAR_LAYERS, ParameterKind};
+use plimsoll_models::ParameterKind;
 use plimsoll_runtime::weights::{OutTensor, write_safetensors};
 use serde_json::{Value as Json, json};
 
@@ -45,16 +45,16 @@ fn write_folder(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<
     Ok(())
 }
 
-/// Every Hugging Face tensor of the given kind, and the score head's, at its place in the arena.
+/// Every Hugging Face tensor of the given kind, and the head's, at its place in the arena.
 fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
     let parameters = session.parameters().to_vec();
     let mut tensors = Vec::new();
-    for parameter in parameters.iter().filter(|p| p.kind == kind || p.kind == ParameterKind::Score) {
+    for parameter in parameters.iter().filter(|p| p.kind == kind || p.kind == ParameterKind::Head) {
         let prefix = if kind == ParameterKind::Adapter { adapter_prefix(parameter) } else { "" };
-        let dtype = session.executor().plan().slots.get(parameter.slot).dtype;
-        for part in &parameter.parts {
-            let region = session.part_region(parameter.slot, part.first_row, part.shape.rows());
-            tensors.push(OutTensor { name: format!("{prefix}{}", part.name), shape: part.shape, dtype, region });
+        let dtype = session.executor().plan().slots.get(parameter.slot).dtype();
+        for tensor in &parameter.tensors {
+            let region = session.rows_region(parameter.slot, tensor.first_row, tensor.shape.rows());
+            tensors.push(OutTensor { name: format!("{prefix}{}", tensor.name), shape: tensor.shape, dtype, region });
         }
     }
     tensors
@@ -64,34 +64,22 @@ fn model_config(session: &Session) -> Json {
     let mut config = session.model.config.source.clone();
     config["torch_dtype"] = "float32".into();
     config.as_object_mut().map(|c| c.remove("dtype"));
-    if session.recipe.head == Head::Score {
-        config["architectures"] = json!([session.model.config.family.score_architecture()]);
-        config["id2label"] = json!({"0": "LABEL_0"});
-        config["label2id"] = json!({"LABEL_0": 0});
-        config["pad_token_id"] = pad_token(&config);
+    if session.task.hf_class() != "CausalLM" {
+        config["architectures"] = json!([session.model.config.family.class_for(session.task.hf_class())]);
     }
+    session.task.complete_config(&mut config);
     config
-}
-
-/// Hugging Face takes the last token that is no padding for a sequence's last. With the end of sequence as padding, as
-/// is common, it would read the score one token early; the beginning of sequence is never a last token.
-fn pad_token(config: &Json) -> Json {
-    let (pad, bos, eos) = (&config["pad_token_id"], &config["bos_token_id"], &config["eos_token_id"]);
-    let ends = |id: &Json| id == eos || eos.as_array().is_some_and(|all| all.contains(id));
-    let fit = [pad, bos].into_iter().find(|id| id.is_u64() && !ends(id));
-    fit.cloned().unwrap_or_else(|| json!(0))
 }
 
 fn adapter_config(session: &Session) -> Json {
     let lora = session.recipe.lora.as_ref().expect("asked for an adapter");
-    let targets: Vec<&str> = LINEAR_LAYERS.into_iter().filter(|l| lora.adapts(l)).collect();
-    let (task_type, saved_whole) = match session.recipe.head {
-        Head::Vocabulary => ("CAUSAL_LM", Json::Null),
-        Head::Score => ("SEQ_CLS", json!(["score"])),
-    };
+    let layers = session.model.config.linear_layers();
+    let targets: Vec<&str> = layers.into_iter().filter(|layer| lora.adapts(layer)).collect();
+    let head: Vec<String> = session.head_modules();
+    let saved_whole = if head.is_empty() { Json::Null } else { json!(head) };
     json!({
         "peft_type": "LORA",
-        "task_type": task_type,
+        "task_type": session.task.peft_task_type(),
         "base_model_name_or_path": session.model.name(),
         "r": lora.r,
         "lora_alpha": lora.alpha,

@@ -9,7 +9,7 @@ use plimsoll_data::{Amount, Capacity, Cursor, Dataset, Feed, FeedOptions};
 use crate::event::{EvalEvent, Event, StepEvent};
 use crate::export::export;
 use crate::memory::resident_bytes;
-use crate::{Evaluation, LearningRate, PairMetrics, RunFolder, Session, TrainError, UpdateResult};
+use crate::{Evaluation, LearningRate, Metrics, RunFolder, Session, TrainError, UpdateResult};
 
 /// What to train on, for how long, and what to keep.
 pub struct Fit<'a> {
@@ -32,14 +32,14 @@ pub struct Fit<'a> {
 
 impl Fit<'_> {
     fn feed_options(&self, session: &Session) -> FeedOptions {
-        let options = FeedOptions::new(session.capacity(), session.max_length(), self.amount, session.seed());
+        let options = FeedOptions::new(session.capacity(), session.max_lengths(), self.amount, session.seed());
         FeedOptions { shuffle: self.shuffle, ..options }
     }
 }
 
 /// What feeding and evaluating take in the host's memory, given what a micro-batch holds.
 pub fn data_bytes(train: &Dataset, eval: Option<&Dataset>, amount: Amount, capacity: Capacity) -> u64 {
-    let options = FeedOptions::new(capacity, 0, amount, 0);
+    let options = FeedOptions::new(capacity, train.max_length(), amount, 0);
     train.feed_bytes(&options) + eval.map_or(0, |data| data.sequential_bytes(capacity))
 }
 
@@ -53,8 +53,8 @@ pub struct Outcome {
     pub last_loss: Option<f64>,
     pub first_eval: Option<f64>,
     pub last_eval: Option<f64>,
-    /// Of the last evaluation, where the task has pairs.
-    pub last_pairs: Option<PairMetrics>,
+    /// What the task reports of the last evaluation, by name.
+    pub eval_metrics: Metrics,
     /// Median duration of an update.
     pub step_ms: f64,
     pub tokens_per_s: f64,
@@ -75,7 +75,7 @@ pub fn fit(
     folder: &mut RunFolder,
     observe: &mut dyn FnMut(&Event),
 ) -> Result<Outcome, TrainError> {
-    let mut watch = Watch { folder, observe, pairs: None };
+    let mut watch = Watch { folder, observe, eval_metrics: Metrics::default() };
     let mut feed = Feed::start(task.train, &task.feed_options(session))?;
     let mut gauge = Gauge::default();
     let mut totals = Totals::default();
@@ -88,7 +88,7 @@ pub fn fit(
         last_loss: None,
         first_eval: None,
         last_eval: None,
-        last_pairs: None,
+        eval_metrics: Metrics::default(),
         step_ms: 0.0,
         tokens_per_s: 0.0,
         data_wait_share: 0.0,
@@ -119,15 +119,15 @@ pub fn fit(
             loss: result.loss,
             lr,
             grad_norm: result.grad_norm,
-            tokens: result.tokens as u64,
-            sequences: result.sequences as u64,
-            tokens_per_s: result.tokens as f64 / took.as_secs_f64(),
+            tokens: result.amounts.tokens,
+            sequences: result.amounts.sequences,
+            tokens_per_s: result.amounts.tokens as f64 / took.as_secs_f64(),
             step_ms: took.as_secs_f64() * 1e3,
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
             fill_rate: result.fill_rate,
             gpu_used_bytes: gauge.read(session),
             host_rss_bytes: resident_bytes(),
-            pairs: result.pairs,
+            metrics: result.metrics.clone(),
         });
         watch.tell(&event)?;
         totals.count(&result, took, data_wait);
@@ -148,7 +148,7 @@ pub fn fit(
             break;
         }
     }
-    outcome.last_pairs = watch.pairs;
+    outcome.eval_metrics = watch.eval_metrics.clone();
     totals.settle(&mut outcome, session.executor().backend().fixed_shape());
     outcome.saved = if outcome.interrupted {
         save(session, task, &Reached { step: outcome.steps, best, cursor: &cursor }, &mut watch)?
@@ -165,7 +165,7 @@ pub fn fit(
 #[derive(Default)]
 struct Totals {
     durations_ms: Vec<f64>,
-    tokens: usize,
+    tokens: u64,
     slots: f64,
     /// Behind the first update, which waits while the feed starts.
     waited: Duration,
@@ -180,8 +180,8 @@ impl Totals {
             self.took += took;
         }
         self.durations_ms.push(took.as_secs_f64() * 1e3);
-        self.tokens += result.tokens;
-        self.slots += result.tokens as f64 / result.fill_rate;
+        self.tokens += result.amounts.tokens;
+        self.slots += result.amounts.tokens as f64 / result.fill_rate;
     }
 
     /// `filled_up`: all token slots were computed, whether they held a token or not.
@@ -233,7 +233,7 @@ struct Watch<'a> {
     folder: &'a mut RunFolder,
     observe: &'a mut dyn FnMut(&Event),
     /// What the last evaluation found.
-    pairs: Option<PairMetrics>,
+    eval_metrics: Metrics,
 }
 
 impl Watch<'_> {
@@ -247,10 +247,10 @@ impl Watch<'_> {
 fn evaluate(session: &mut Session, task: &Fit, step: u64, watch: &mut Watch) -> Result<Option<f64>, TrainError> {
     let Some(data) = task.eval else { return Ok(None) };
     let began = Instant::now();
-    let Evaluation { loss, tokens, sequences, pairs } = session.evaluate(data)?;
+    let Evaluation { loss, tokens, sequences, metrics } = session.evaluate(data)?;
     let ms = began.elapsed().as_secs_f64() * 1e3;
-    let eval = EvalEvent { loss, tokens: tokens as u64, sequences: sequences as u64, ms, pairs };
-    watch.pairs = pairs;
+    watch.eval_metrics = metrics.clone();
+    let eval = EvalEvent { loss, tokens, sequences, ms, metrics };
     watch.tell(&Event::Eval { step, eval })?;
     Ok(Some(loss))
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_models::{DecoderConfig, ModelError, preset, preset_names};
+use plimsoll_models::{Architecture, ModelError, preset, preset_names};
 use serde_json::Value as Json;
 
 use crate::TrainError;
@@ -19,7 +19,7 @@ pub enum ModelOrigin {
 /// A model's shape, and its files if it has any.
 #[derive(Debug, Clone)]
 pub struct Model {
-    pub config: DecoderConfig,
+    pub config: Architecture,
     pub origin: ModelOrigin,
     /// Draw the weights even if there are files.
     pub random: bool,
@@ -53,12 +53,12 @@ impl Model {
         let path = folder.join("config.json");
         let unusable = |reason: String| TrainError::ModelConfig { path: path.clone(), reason };
         let text = fs::read_to_string(&path).map_err(|e| unusable(format!("{e}\nhint: {FOLDER_HOLDS}")))?;
-        let config = DecoderConfig::from_json(&text).map_err(|e| unusable(reason(e)))?;
+        let config = Architecture::from_json(&text).map_err(|e| unusable(reason(e)))?;
         Ok(Self { config, origin: ModelOrigin::Folder(folder.to_owned()), random: false })
     }
 
     pub fn from_shape(config: Json) -> Result<Self, TrainError> {
-        let config = DecoderConfig::from_value(config).map_err(|e| TrainError::Shape(reason(e)))?;
+        let config = Architecture::from_value(config).map_err(|e| TrainError::Shape(reason(e)))?;
         Ok(Self { config, origin: ModelOrigin::Shape, random: true })
     }
 
@@ -86,7 +86,7 @@ impl Model {
         match &self.origin {
             ModelOrigin::Folder(folder) => folder.display().to_string(),
             ModelOrigin::Preset(name) => name.clone(),
-            ModelOrigin::Shape => self.config.family.model_type().to_owned(),
+            ModelOrigin::Shape => self.config.family.model_type.to_owned(),
         }
     }
 }

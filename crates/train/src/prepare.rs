@@ -1,18 +1,21 @@
 //! From what was asked to a plan on a device, with the process itself measured.
 
-use plimsoll_data::{Amount, Capacity};
-use plimsoll_graph::BatchShape;
-use plimsoll_models::{Built, Head, Recipe, build};
-use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, plan};
+use std::sync::Arc;
+
+use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
+use plimsoll_graph::{BatchShape, Streams};
+use plimsoll_models::{Built, Recipe, build};
+use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Report, Request, plan};
 use plimsoll_runtime::Backend;
 
 use crate::memory::{peak_resident_bytes, resident_bytes, return_free_memory};
-use crate::{Model, Session, TrainError};
+use crate::{Model, Session, Task, TrainError, weights};
 
 /// Everything a plan depends on.
 #[derive(Debug, Clone)]
 pub struct Spec {
     pub model: Model,
+    pub task: Arc<dyn Task>,
     pub recipe: Recipe,
     /// Sequences of one update: exact, unless `tokens` is given.
     pub sequences: usize,
@@ -29,29 +32,50 @@ impl Spec {
     pub fn amount(&self) -> Amount {
         self.tokens.map_or(Amount::Sequences(self.sequences as u64), Amount::Tokens)
     }
+
+    /// The greatest length in each stream.
+    fn lengths(&self) -> Streams<usize> {
+        Streams::new(&vec![self.max_length; self.model.config.streams()])
+    }
+
+    /// The smallest micro-batch there can be: one group of sequences.
+    fn smallest_batch(&self) -> BatchShape {
+        let group = self.task.group();
+        BatchShape::with_filling(self.lengths().map(|length| group * length), self.lengths(), group, group)
+    }
 }
 
 /// What a micro-batch of this shape takes of the data. The places behind are for sequences that fill it up.
 pub(crate) fn capacity(batch: BatchShape, group: usize) -> Capacity {
-    let filling = group * batch.tokens.div_ceil(batch.max_length);
-    Capacity { tokens: batch.tokens, sequences: batch.sequences.saturating_sub(filling).max(group) }
+    let sequences = batch.own_sequences(group);
+    per_stream(batch.streams.map(|stream| StreamCapacity { tokens: stream.tokens, sequences }))
+}
+
+/// One value for each stream, as the data has it.
+pub(crate) fn per_stream<T: Copy>(streams: Streams<T>) -> PerStream<T> {
+    match *streams.as_slice() {
+        [main, source] => PerStream::with_source(main, source),
+        _ => PerStream::single(streams.main()),
+    }
 }
 
 /// A run ready to start.
 pub struct Prepared {
     pub session: Session,
-    pub chosen: Chosen,
+    pub report: Report,
 }
 
 /// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
 const HEADROOM_BYTES: u64 = 3 << 20;
 
-/// The same where a driver's libraries load their own code on the host as they are first used.
-const GPU_HEADROOM_BYTES: u64 = 192 << 20;
+/// What a driver and its libraries take on the host while everything runs for the first time, before it is measured.
+const LAZY_LOADING_BYTES: u64 = 192 << 20;
 
-fn headroom_bytes(device: &DeviceProfile) -> u64 {
-    if device.backing == Backing::Gpu { GPU_HEADROOM_BYTES } else { HEADROOM_BYTES }
-}
+/// The driver hands memory out in pages; a figure of its own may move by so much.
+const PAGES_BYTES: u64 = 2 * (2 << 20);
+
+/// How often a run is planned again because driver and libraries took more than was planned for them.
+const REPLANS_MAX: usize = 3;
 
 /// Plans without touching a device.
 pub fn plan_only(
@@ -59,34 +83,24 @@ pub fn plan_only(
     device: &DeviceProfile,
     budgets: Budgets,
     fixed: Fixed,
-) -> Result<(Chosen, Built), TrainError> {
-    let make = |batch, chunks| {
-        build(&spec.model.config, &spec.recipe, batch, chunks)
-            .map(|built| built.program)
-            .map_err(|e| PlanError::Build(e.to_string()))
+) -> Result<Chosen<Built>, TrainError> {
+    let head = spec.task.head();
+    let make = |batch, chunks| -> Result<Built, TrainError> {
+        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)
     };
-    // Mistakes in the recipe are the user's and get their own message, before any planning.
-    let smallest = BatchShape { tokens: spec.max_length, sequences: 1, max_length: spec.max_length };
-    build(&spec.model.config, &spec.recipe, smallest, 1)?;
-    let mut pins = spec.pins.clone();
-    if spec.recipe.head == Head::Score {
-        // There are no logits to divide.
-        pins.loss_chunks = Some(1);
-    }
-    let chosen = plan(&Request {
+    plan(&Request {
         build: &make,
         sequences: spec.sequences,
         tokens: spec.tokens.map(|tokens| tokens as usize),
-        group: spec.recipe.head.group(),
-        max_length: spec.max_length,
+        group: spec.task.group(),
+        max_length: spec.lengths(),
+        chunked_loss: head.uses_vocabulary(),
         device,
         budgets,
         fixed,
         goal: spec.goal,
-        pins,
-    })?;
-    let built = build(&spec.model.config, &spec.recipe, chosen.batch, chosen.loss_chunks)?;
-    Ok((chosen, built))
+        pins: spec.pins.clone(),
+    })
 }
 
 /// What the data takes in the host's memory.
@@ -104,61 +118,118 @@ impl DataMemory<'_> {
     }
 }
 
-/// Plans with the process measured, takes the arena, and fills in the weights.
+/// What a run is planned and started in.
+struct Surroundings<'a> {
+    spec: &'a Spec,
+    device: &'a DeviceProfile,
+    budgets: Budgets,
+    data: &'a DataMemory<'a>,
+}
+
+impl Surroundings<'_> {
+    /// Memory that no plan controls, as it is now. `gpu_excess_bytes` is what turned out to be lacking for driver and
+    /// libraries, `later_bytes` what the process will still take.
+    fn measured(&self, batch: BatchShape, gpu_excess_bytes: u64, later_bytes: u64) -> Fixed {
+        return_free_memory();
+        let capacity = capacity(batch, self.spec.task.group());
+        let resident = self.data.resident_bytes;
+        Fixed {
+            gpu_context_bytes: self.device.context_bytes + gpu_excess_bytes,
+            host_process_bytes: (resident_bytes() + later_bytes).saturating_sub(resident),
+            host_data_bytes: resident + (self.data.feed_bytes)(capacity),
+        }
+    }
+
+    /// Bytes of the host that are not the process's own.
+    fn arena_on_host(&self, report: &Report) -> u64 {
+        if self.device.backing == Backing::Host { report.layout.arena_bytes } else { 0 }
+    }
+
+    /// A plan that fits beside what the process takes, with what that is before anything has run.
+    fn plan(&self, gpu_excess_bytes: u64) -> Result<Chosen<Built>, TrainError> {
+        let later = HEADROOM_BYTES + if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 };
+        let planned = |batch| {
+            let fixed = self.measured(batch, gpu_excess_bytes, later);
+            plan_only(self.spec, self.device, self.budgets, fixed)
+        };
+        // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
+        let smallest = self.spec.smallest_batch();
+        let chosen = match planned(smallest) {
+            // A refusal names a budget, so it is made again with what the process takes once it has planned.
+            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(smallest)?,
+            chosen => chosen?,
+        };
+        // Planning itself left something behind; plan again if that no longer fits.
+        let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+        let needed = after.host_process_bytes + after.host_data_bytes + self.device.staging_bytes;
+        if self.arena_on_host(&chosen.report) + needed > self.budgets.host_bytes {
+            return planned(chosen.batch);
+        }
+        Ok(chosen)
+    }
+
+    /// That driver and libraries leave the host within its budget.
+    fn check_host(&self, report: &Report) -> Result<(), TrainError> {
+        let (needed_bytes, budget_bytes) = (report.host.planned_bytes, self.budgets.host_bytes);
+        if needed_bytes <= budget_bytes {
+            return Ok(());
+        }
+        let (largest, alternatives) = (report.host.categories.rows(), Vec::new());
+        Err(PlanError::DoesNotFit { memory: "host", budget_bytes, needed_bytes, largest, alternatives }.into())
+    }
+
+    /// The true figures of what no plan controls, once everything has run or will take no more.
+    fn restate(&self, report: &mut Report, batch: BatchShape, used: Option<u64>) {
+        let arena = self.arena_on_host(report);
+        let mut fixed = self.measured(batch, 0, HEADROOM_BYTES);
+        // On a GPU, staging memory is resident by now and has its own line.
+        fixed.host_process_bytes = fixed.host_process_bytes.saturating_sub(arena + self.device.staging_bytes);
+        // Reading data, planning and compiling may have needed more for a moment than the run ever will.
+        let others = arena + fixed.host_data_bytes + self.device.staging_bytes;
+        fixed.host_process_bytes = fixed.host_process_bytes.max(peak_resident_bytes().saturating_sub(others));
+        if let Some(used) = used {
+            let planned = report.gpu.planned_bytes - report.gpu.categories.context;
+            let context = (used + PAGES_BYTES).min(self.budgets.gpu_bytes).saturating_sub(planned);
+            fixed.gpu_context_bytes = context;
+        }
+        report.restate(&fixed);
+    }
+}
+
+/// Plans with the process measured, takes the arena, runs everything once where that is what loads libraries, states what
+/// was really taken, and fills in the weights.
 pub fn prepare(
     spec: &Spec,
-    backend: Box<dyn Backend>,
+    mut backend: Box<dyn Backend>,
     device: &DeviceProfile,
     budgets: Budgets,
     data: &DataMemory<'_>,
     paranoid: bool,
 ) -> Result<Prepared, TrainError> {
-    let measured = |batch: BatchShape| {
-        return_free_memory();
-        let capacity = capacity(batch, spec.recipe.head.group());
-        Fixed {
-            gpu_context_bytes: device.context_bytes,
-            host_process_bytes: (resident_bytes() + headroom_bytes(device)).saturating_sub(data.resident_bytes),
-            host_data_bytes: data.resident_bytes + (data.feed_bytes)(capacity),
+    let here = Surroundings { spec, device, budgets, data };
+    let mut excess = 0;
+    for _ in 0..REPLANS_MAX {
+        let Chosen { built, plan, mut report, batch, .. } = here.plan(excess)?;
+        // Files that lack something are found before memory is taken for them.
+        let checkpoint = weights::open(&spec.model, &built.parameters)?;
+        if !backend.loads_lazily() || paranoid {
+            here.restate(&mut report, batch, None);
         }
-    };
-    // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
-    let group = spec.recipe.head.group();
-    let (tokens, max_length) = (group * spec.max_length, spec.max_length);
-    let smallest = BatchShape { tokens, sequences: group, max_length };
-    // A refusal names a budget, so it is made again with what the process takes once it has planned.
-    let (mut chosen, mut built) = match plan_only(spec, device, budgets, measured(smallest)) {
-        Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => plan_only(spec, device, budgets, measured(smallest))?,
-        planned => planned?,
-    };
-    // Planning itself left something behind; plan again if that no longer fits, and say the true figure either way.
-    let after = measured(chosen.batch);
-    let total = |f: &Fixed| f.host_process_bytes + f.host_data_bytes;
-    let arena = if device.backing == Backing::Host { chosen.report.layout.arena_bytes } else { 0 };
-    if arena + device.staging_bytes + total(&after) > budgets.host_bytes {
-        (chosen, built) = plan_only(spec, device, budgets, after)?;
-    }
-    let mut true_figures = measured(chosen.batch);
-    // Reading data and planning may have needed more for a moment than a small run ever will.
-    let before_arena = peak_resident_bytes().saturating_sub(arena + true_figures.host_data_bytes);
-    true_figures.host_process_bytes = true_figures.host_process_bytes.max(before_arena);
-    chosen.restate(&true_figures);
-    let session = Session::start(spec, backend, &chosen, built, paranoid)?;
-    Ok(Prepared { session, chosen })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_is_always_room_to_fill_a_micro_batch_up() {
-        for (tokens, max_length, group) in [(64usize, 32, 1), (65, 32, 1), (96, 48, 2), (100, 16, 2)] {
-            let filling = group * tokens.div_ceil(max_length);
-            for own in (1..20).map(|n| n * group) {
-                let taken = capacity(BatchShape { tokens, sequences: own + filling, max_length }, group);
-                assert_eq!((taken.tokens, taken.sequences), (tokens, own));
+        let mut session = Session::new(spec, backend, built, plan, paranoid)?;
+        if session.executor().backend().loads_lazily() && !paranoid {
+            session.warm_up()?;
+            let used = session.executor().backend().used().map_or(0, |used| used.bytes);
+            let over = used.saturating_sub(report.gpu.planned_bytes);
+            if over > 0 && used > budgets.gpu_bytes {
+                excess += over + PAGES_BYTES;
+                backend = session.release()?;
+                continue;
             }
+            here.restate(&mut report, batch, Some(used));
+            here.check_host(&report)?;
         }
+        session.fill_weights(checkpoint.as_ref())?;
+        return Ok(Prepared { session, report });
     }
+    Err(TrainError::Unsteady { times: REPLANS_MAX })
 }

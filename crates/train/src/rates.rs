@@ -2,7 +2,7 @@
 
 /// How the rate goes after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Shape {
+pub enum Decay {
     Constant,
     Linear,
     Cosine,
@@ -19,7 +19,7 @@ pub enum Shape {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LearningRate {
     pub peak: f64,
-    pub shape: Shape,
+    pub decay: Decay,
     pub warmup: u64,
     pub total: u64,
     /// Fraction of the peak at the end.
@@ -37,7 +37,7 @@ impl LearningRate {
     }
 
     fn factor(&self, step: u64) -> f64 {
-        if self.shape == Shape::OneCycle {
+        if self.decay == Decay::OneCycle {
             return self.one_cycle(step);
         }
         if step <= self.warmup {
@@ -47,11 +47,11 @@ impl LearningRate {
             let length = self.total.saturating_sub(from).max(1) as f64;
             (step.saturating_sub(from) as f64 / length).min(1.0)
         };
-        match self.shape {
-            Shape::Constant | Shape::OneCycle => 1.0,
-            Shape::Linear => interpolate(1.0, self.last, fall(self.warmup)),
-            Shape::Cosine => cosine(1.0, self.last, fall(self.warmup)),
-            Shape::ConstantLinear { decay_start } => interpolate(1.0, self.last, fall(decay_start.max(self.warmup))),
+        match self.decay {
+            Decay::Constant | Decay::OneCycle => 1.0,
+            Decay::Linear => interpolate(1.0, self.last, fall(self.warmup)),
+            Decay::Cosine => cosine(1.0, self.last, fall(self.warmup)),
+            Decay::ConstantLinear { decay_start } => interpolate(1.0, self.last, fall(decay_start.max(self.warmup))),
         }
     }
 
@@ -79,21 +79,21 @@ fn cosine(from: f64, to: f64, t: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn check(shape: Shape, warmup: u64, last: f64, expected: &[(u64, f64)]) {
-        let rate = LearningRate { peak: 2.0, shape, warmup, total: 100, last };
+    fn check(decay: Shape, warmup: u64, last: f64, expected: &[(u64, f64)]) {
+        let rate = LearningRate { peak: 2.0, decay, warmup, total: 100, last };
         for &(step, value) in expected {
-            assert!((rate.at(step) - value).abs() < 1e-9, "{shape:?} at {step}: {} instead of {value}", rate.at(step));
+            assert!((rate.at(step) - value).abs() < 1e-9, "{decay:?} at {step}: {} instead of {value}", rate.at(step));
         }
     }
 
     #[test]
     fn shapes() {
-        check(Shape::Constant, 0, 0.0, &[(1, 2.0), (100, 2.0)]);
-        check(Shape::Constant, 10, 0.0, &[(1, 0.2), (5, 1.0), (10, 2.0), (11, 2.0)]);
-        check(Shape::Linear, 0, 0.0, &[(50, 1.0), (100, 0.0)]);
-        check(Shape::Linear, 20, 0.5, &[(20, 2.0), (60, 1.5), (100, 1.0)]);
-        check(Shape::Cosine, 0, 0.1, &[(50, 1.1), (100, 0.2)]);
-        check(Shape::ConstantLinear { decay_start: 80 }, 0, 0.0, &[(80, 2.0), (90, 1.0), (100, 0.0)]);
-        check(Shape::OneCycle, 0, 0.0, &[(30, 2.0), (100, 2.0 / 250_000.0)]);
+        check(Decay::Constant, 0, 0.0, &[(1, 2.0), (100, 2.0)]);
+        check(Decay::Constant, 10, 0.0, &[(1, 0.2), (5, 1.0), (10, 2.0), (11, 2.0)]);
+        check(Decay::Linear, 0, 0.0, &[(50, 1.0), (100, 0.0)]);
+        check(Decay::Linear, 20, 0.5, &[(20, 2.0), (60, 1.5), (100, 1.0)]);
+        check(Decay::Cosine, 0, 0.1, &[(50, 1.1), (100, 0.2)]);
+        check(Decay::ConstantLinear { decay_start: 80 }, 0, 0.0, &[(80, 2.0), (90, 1.0), (100, 0.0)]);
+        check(Decay::OneCycle, 0, 0.0, &[(30, 2.0), (100, 2.0 / 250_000.0)]);
     }
 }

@@ -1,69 +1,88 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
-use plimsoll_data::{Capacity, DataError, Dataset, ExampleRef, Feed, MicroBatch, pack_groups};
-use plimsoll_graph::ops::PAIR_STATS;
-use plimsoll_graph::{BatchShape, SlotId};
-use plimsoll_models::{Built, Head, OptimizerKind, Parameter, rotary_table};
-use plimsoll_plan::{Chosen, Region};
-use plimsoll_runtime::{Active, Backend, Executor, Run};
+use std::sync::Arc;
 
-use crate::prepare::capacity;
-use crate::{Model, PairMetrics, Spec, TrainError, weights};
+use plimsoll_data::{
+    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, PerStream, TokenStream, pack_groups,
+};
+use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
+use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, rotary_table};
+use plimsoll_plan::{Plan, Region};
+use plimsoll_runtime::weights::Checkpoint;
+use plimsoll_runtime::{Active, ActiveStream, Backend, Executor};
+
+use crate::prepare::{capacity, per_stream};
+use crate::{Amounts, Metrics, Model, Spec, Task, TrainError, weights};
 
 pub struct Session {
     executor: Executor,
     built: Built,
     pub(crate) model: Model,
-    pub(crate) recipe: plimsoll_models::Recipe,
+    pub(crate) task: Arc<dyn Task>,
+    pub(crate) recipe: Recipe,
     seed: u64,
     new_head: bool,
 }
 
 /// What one update did.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct UpdateResult {
-    /// Mean over the loss-bearing tokens of the update, or over its pairs.
+    /// The mean over what the task's loss is a mean of: loss-bearing tokens, pairs, sequences.
     pub loss: f64,
     pub grad_norm: f64,
-    pub tokens: usize,
-    pub sequences: usize,
+    pub amounts: Amounts,
     /// The share of the micro-batches' token slots that held a token.
     pub fill_rate: f64,
-    /// With a score head.
-    pub pairs: Option<PairMetrics>,
+    /// What the task reports, by name.
+    pub metrics: Metrics,
 }
 
 /// What a dataset's loss is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
-    /// Mean over the loss-bearing tokens, or over the pairs.
+    /// A mean as in [`UpdateResult::loss`].
     pub loss: f64,
-    /// Tokens that bear loss, or all tokens of the pairs.
-    pub tokens: usize,
-    pub sequences: usize,
-    /// With a score head.
-    pub pairs: Option<PairMetrics>,
+    /// Tokens that count as evaluated.
+    pub tokens: u64,
+    pub sequences: u64,
+    /// What the task reports, by name.
+    pub metrics: Metrics,
+}
+
+/// An update's micro-batches as the device takes them, and what they had before they were filled up.
+#[derive(Debug, Clone)]
+pub struct PackedUpdate {
+    pub batches: Vec<MicroBatch>,
+    pub amounts: Amounts,
 }
 
 impl Session {
-    /// Takes the arena and fills in weights: from the model's files, or drawn from the seed.
-    pub(crate) fn start(
+    /// Takes the arena. There are no weights in it yet.
+    pub(crate) fn new(
         spec: &Spec,
         backend: Box<dyn Backend>,
-        chosen: &Chosen,
         built: Built,
+        plan: Plan,
         paranoid: bool,
     ) -> Result<Self, TrainError> {
-        let checkpoint = weights::open(&spec.model, &built.parameters)?;
-        let executor = Executor::new(backend, chosen.plan.clone(), paranoid)?;
-        let new_head = checkpoint.as_ref().is_some_and(|files| weights::lacks_score(files, &built.parameters));
-        let (model, recipe) = (spec.model.clone(), spec.recipe.clone());
-        let mut session = Self { executor, built, model, recipe, seed: spec.seed, new_head };
-        let positions = session.executor.plan().batch.max_length;
-        let rotary = session.built.inputs.rotary;
-        session.executor.write_slot(rotary, &rotary_table(&spec.model.config, positions))?;
-        weights::fill(&mut session, checkpoint.as_ref())?;
-        Ok(session)
+        let executor = Executor::new(backend, plan, paranoid)?;
+        let (model, task, recipe) = (spec.model.clone(), spec.task.clone(), spec.recipe.clone());
+        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false })
+    }
+
+    /// Fills in weights: from the model's files, or drawn from the seed.
+    pub(crate) fn fill_weights(&mut self, checkpoint: Option<&Checkpoint>) -> Result<(), TrainError> {
+        self.new_head = checkpoint.is_some_and(|files| weights::lacks_head(files, &self.built.parameters));
+        if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
+            let table = rotary_table(rotary, self.max_length());
+            self.executor.write_slot(slot, &table)?;
+        }
+        weights::fill(self, checkpoint)
+    }
+
+    /// Gives the arena back.
+    pub(crate) fn release(self) -> Result<Box<dyn Backend>, TrainError> {
+        Ok(self.executor.release()?)
     }
 
     pub fn parameters(&self) -> &[Parameter] {
@@ -74,9 +93,15 @@ impl Session {
         &mut self.executor
     }
 
-    /// Whether the model's files have no score head, so that a new one was drawn.
+    /// Whether the model's files do not have the task's head, so that a new one was drawn.
     pub fn has_new_head(&self) -> bool {
         self.new_head
+    }
+
+    /// Modules of the task's head, as Hugging Face names them.
+    pub(crate) fn head_modules(&self) -> Vec<String> {
+        let heads = self.parameters().iter().filter(|p| p.kind == ParameterKind::Head).flat_map(|p| &p.tensors);
+        heads.map(|tensor| tensor.name.trim_end_matches(".weight").to_owned()).collect()
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -85,11 +110,11 @@ impl Session {
 
     /// The float32 copy of a trained sixteen-bit parameter, where there is one.
     pub(crate) fn master_of(&self, parameter: &str) -> Option<SlotId> {
-        self.built.state.iter().find(|s| s.parameter == parameter).and_then(|s| s.master)
+        self.built.trained.iter().find(|s| s.parameter == parameter).and_then(|s| s.master)
     }
 
     /// Where some rows of a slot lie.
-    pub(crate) fn part_region(&self, slot: SlotId, first_row: usize, rows: usize) -> Region {
+    pub(crate) fn rows_region(&self, slot: SlotId, first_row: usize, rows: usize) -> Region {
         let whole = self.executor.plan().slot(slot);
         let row_bytes = whole.bytes / self.executor.plan().slots.get(slot).shape.rows();
         Region { offset: whole.offset + first_row * row_bytes, bytes: rows * row_bytes, ..whole }
@@ -97,93 +122,110 @@ impl Session {
 
     /// The gradient summed up since the last update, of one parameter.
     pub fn gradient(&self, parameter: &str) -> Result<Option<Vec<f32>>, TrainError> {
-        let Some(state) = self.built.state.iter().find(|s| s.parameter == parameter) else { return Ok(None) };
-        let elements = self.executor.plan().slots.get(state.grad).shape.elements();
+        let Some(trained) = self.built.trained.iter().find(|s| s.parameter == parameter) else { return Ok(None) };
+        let elements = self.executor.plan().slots.get(trained.grad).shape.elements();
         let mut values = vec![0f32; elements];
-        self.executor.read_slot(state.grad, &mut values)?;
+        self.executor.read_slot(trained.grad, &mut values)?;
         Ok(Some(values))
     }
 
-    pub(crate) fn max_length(&self) -> usize {
-        self.executor.plan().batch.max_length
+    pub(crate) fn shapes(&self) -> Streams<StreamShape> {
+        self.executor.plan().batch.streams
+    }
+
+    /// Of the main stream.
+    pub fn max_length(&self) -> usize {
+        self.shapes().main().max_length
+    }
+
+    pub(crate) fn max_lengths(&self) -> PerStream<usize> {
+        per_stream(self.shapes().map(|stream| stream.max_length))
     }
 
     pub fn capacity(&self) -> Capacity {
-        capacity(self.executor.plan().batch, self.recipe.head.group())
+        capacity(self.executor.plan().batch, self.task.group())
     }
 
     /// Bins the examples of one update, whole groups of them.
-    pub fn pack(&self, examples: &[ExampleRef]) -> Result<Vec<MicroBatch>, DataError> {
-        let max_length = self.executor.plan().batch.max_length;
-        pack_groups(examples, self.recipe.head.group(), max_length, self.capacity())
-    }
-
-    /// Loads a micro-batch for a device that may want its planned shape filled.
-    pub(crate) fn load_whole(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
-        if self.executor.backend().fixed_shape() {
-            let shape = self.executor.plan().batch;
-            return self.load_batch(&filled_up(batch, shape, self.recipe.head));
+    pub fn pack(&mut self, examples: &[ExampleRef]) -> Result<PackedUpdate, DataError> {
+        let mut batches = pack_groups(examples, self.task.group(), self.max_lengths(), self.capacity())?;
+        let mut amounts = Amounts::default();
+        for batch in &mut batches {
+            amounts += Amounts::from(&*batch);
+            self.fill_up(batch);
         }
-        self.load_batch(batch)
+        Ok(PackedUpdate { batches, amounts })
     }
 
-    fn load_batch(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
-        let inputs = self.built.inputs;
-        self.executor.write_slot(inputs.tokens, &batch.tokens)?;
-        self.executor.write_slot(inputs.targets, &batch.targets)?;
-        self.executor.write_slot(inputs.positions, &batch.positions)?;
-        self.executor.write_slot(inputs.row_ids, &batch.row_ids)?;
-        self.executor.write_slot(inputs.boundaries, &batch.cu_seqlens)?;
-        Ok(Active { tokens: batch.len(), sequences: batch.sequences() })
+    /// Takes every slot of the planned shape, for devices that compute them all.
+    fn fill_up(&mut self, batch: &mut MicroBatch) {
+        if self.executor.backend().fixed_shape() {
+            self.fill_shape(batch);
+        }
+    }
+
+    pub(crate) fn fill_shape(&self, batch: &mut MicroBatch) {
+        let fill = |s: StreamShape| FillShape { tokens: s.tokens, sequences: s.sequences, max_length: s.max_length };
+        batch.fill_up(&per_stream(self.shapes().map(fill)), self.task.group());
+    }
+
+    /// Writes a micro-batch to the device.
+    pub(crate) fn load(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
+        let Self { executor, built: Built { inputs, .. }, .. } = self;
+        for (slots, stream) in inputs.streams.iter().zip(&batch.streams) {
+            executor.write_slot(slots.tokens, &stream.tokens)?;
+            executor.write_slot(slots.positions, &stream.positions)?;
+            executor.write_slot(slots.row_ids, &stream.row_ids)?;
+            executor.write_slot(slots.boundaries, &stream.cu_seqlens)?;
+        }
+        executor.write_slot(inputs.targets, &batch.targets)?;
+        if let Some(labels) = inputs.labels {
+            executor.write_slot(labels, &batch.labels)?;
+        }
+        let active = |stream: &TokenStream| ActiveStream { tokens: stream.len(), sequences: stream.sequences() };
+        let streams: Vec<ActiveStream> = batch.streams.iter().map(active).collect();
+        Ok(Active { streams: Streams::new(&streams) })
     }
 
     /// Runs the micro-steps of one update and returns the loss; gradients are left summed up.
-    pub fn accumulate(&mut self, batches: &[MicroBatch], step: u64) -> Result<f64, TrainError> {
-        let terms: usize = batches.iter().map(|batch| self.loss_terms(batch)).sum();
-        self.begin_update(terms as u64, step)?;
-        for batch in batches {
+    pub fn accumulate(&mut self, update: &PackedUpdate, step: u64) -> Result<f64, TrainError> {
+        self.begin_update(&update.amounts, step)?;
+        for batch in &update.batches {
             self.micro_step(batch)?;
         }
         self.read_loss()
     }
 
-    /// `terms` is what the loss of the whole update is a mean of.
-    fn begin_update(&mut self, terms: u64, step: u64) -> Result<(), TrainError> {
-        let inputs = self.built.inputs;
+    fn begin_update(&mut self, amounts: &Amounts, step: u64) -> Result<(), TrainError> {
+        let (rng_key, loss_scale) = (self.built.inputs.rng_key, self.built.inputs.loss_scale);
         let key = [self.seed as u32, (self.seed >> 32) as u32, step as u32, (step >> 32) as u32];
-        self.executor.write_slot(inputs.rng_key, &key)?;
-        self.executor.write_slot(inputs.loss_scale, &[1.0 / terms.max(1) as f32])?;
+        self.executor.write_slot(rng_key, &key)?;
+        let terms = self.task.loss_terms(amounts);
+        self.executor.write_slot(loss_scale, &[1.0 / terms.max(1) as f32])?;
         self.clear_loss()
     }
 
     fn micro_step(&mut self, batch: &MicroBatch) -> Result<(), TrainError> {
-        let active = self.load_whole(batch)?;
-        Ok(self.executor.run(Run::MicroStep, active)?)
-    }
-
-    /// What the loss is a mean of: tokens, or pairs.
-    fn loss_terms(&self, batch: &MicroBatch) -> usize {
-        match self.recipe.head {
-            Head::Vocabulary => batch.loss_tokens(),
-            Head::Score => batch.sequences() / 2,
-        }
+        let active = self.load(batch)?;
+        Ok(self.executor.run(ScheduleId::MICRO_STEP, active)?)
     }
 
     fn clear_loss(&mut self) -> Result<(), TrainError> {
-        let inputs = self.built.inputs;
-        self.executor.write_slot(inputs.loss, &[0f64])?;
-        if let Some(stats) = inputs.pair_stats {
-            self.executor.write_slot(stats, &[0f64; PAIR_STATS])?;
+        let Self { executor, built: Built { inputs, .. }, .. } = self;
+        executor.write_slot(inputs.loss, &[0f64])?;
+        if let Some(stats) = inputs.stats {
+            let zeros = vec![0f64; executor.plan().slots.get(stats).shape.elements()];
+            executor.write_slot(stats, &zeros)?;
         }
         Ok(())
     }
 
-    /// What was counted since the loss was last cleared; `None` without a score head.
-    fn read_pairs(&self) -> Result<Option<PairMetrics>, TrainError> {
-        let Some(slot) = self.built.inputs.pair_stats else { return Ok(None) };
-        let mut stats = [0f64; PAIR_STATS];
+    /// What the task makes of what was counted since the loss was last cleared.
+    fn read_metrics(&self) -> Result<Metrics, TrainError> {
+        let Some(slot) = self.built.inputs.stats else { return Ok(self.task.metrics(&[])) };
+        let mut stats = vec![0f64; self.executor.plan().slots.get(slot).shape.elements()];
         self.executor.read_slot(slot, &mut stats)?;
-        Ok(Some(PairMetrics::from_stats(stats)))
+        Ok(self.task.metrics(&stats))
     }
 
     fn read_loss(&self) -> Result<f64, TrainError> {
@@ -194,44 +236,38 @@ impl Session {
 
     /// Applies the summed gradients. Returns their norm before clipping; if it is not finite, nothing was applied.
     pub fn apply(&mut self, step: u64, lr: f64) -> Result<f64, TrainError> {
-        let inputs = self.built.inputs;
-        let correction = |beta: f32| (1.0 - f64::from(beta).powi(step.min(i32::MAX as u64) as i32)) as f32;
-        let hyper = match self.recipe.optimizer {
-            OptimizerKind::AdamW { beta1, beta2, .. } => [lr as f32, correction(beta1), correction(beta2), step as f32],
-            OptimizerKind::Sgd { .. } => [lr as f32, 1.0, 1.0, step as f32],
-        };
-        self.executor.write_slot(inputs.hyper, &hyper)?;
-        self.executor.run(Run::Update, Active { tokens: 0, sequences: 0 })?;
+        let Self { executor, built: Built { inputs, .. }, recipe, .. } = self;
+        for (group, &hyper) in recipe.groups.iter().zip(&inputs.hyper) {
+            executor.write_slot(hyper, &group.optimizer.hyper(step, lr * group.lr_factor))?;
+        }
+        let nothing = Active::nothing(executor.plan().batch);
+        executor.run(ScheduleId::UPDATE, nothing)?;
         let mut clip = [0f32; 2];
-        self.executor.read_slot(inputs.clip, &mut clip)?;
+        executor.read_slot(inputs.clip, &mut clip)?;
         Ok(f64::from(clip[0]))
     }
 
     /// One whole update. A loss or a gradient that is not a number stops before the weights are touched.
-    pub fn update(&mut self, batches: &[MicroBatch], step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
-        let loss = self.accumulate(batches, step)?;
+    pub fn update(&mut self, update: &PackedUpdate, step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
+        let loss = self.accumulate(update, step)?;
         let grad_norm = self.apply_checked(loss, step, lr)?;
-        let tokens = batches.iter().map(MicroBatch::len).sum();
-        let sequences = batches.iter().map(MicroBatch::sequences).sum();
-        let fill_rate = tokens as f64 / (batches.len() * self.capacity().tokens).max(1) as f64;
-        Ok(UpdateResult { loss, grad_norm, tokens, sequences, fill_rate, pairs: self.read_pairs()? })
+        let (amounts, slots) = (update.amounts, update.batches.len() * self.shapes().main().tokens);
+        let fill_rate = amounts.tokens as f64 / slots.max(1) as f64;
+        Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics: self.read_metrics()? })
     }
 
     /// As [`Session::update`], with the feed's next update, one micro-batch at a time.
     pub fn update_from(&mut self, feed: &mut Feed, step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
         let head = feed.next_update()?;
-        let terms = match self.recipe.head {
-            Head::Vocabulary => head.loss_tokens,
-            Head::Score => head.sequences / 2,
-        };
-        self.begin_update(terms, step)?;
-        while let Some(batch) = feed.next_batch()? {
+        let amounts = Amounts::from(&head);
+        self.begin_update(&amounts, step)?;
+        while let Some(mut batch) = feed.next_batch()? {
+            self.fill_up(&mut batch);
             self.micro_step(&batch)?;
         }
         let loss = self.read_loss()?;
         let grad_norm = self.apply_checked(loss, step, lr)?;
-        let (tokens, sequences) = (head.tokens as usize, head.sequences as usize);
-        Ok(UpdateResult { loss, grad_norm, tokens, sequences, fill_rate: head.fill_rate, pairs: self.read_pairs()? })
+        Ok(UpdateResult { loss, grad_norm, amounts, fill_rate: head.fill_rate, metrics: self.read_metrics()? })
     }
 
     fn apply_checked(&mut self, loss: f64, step: u64, lr: f64) -> Result<f64, TrainError> {
@@ -247,19 +283,19 @@ impl Session {
 
     /// The mean loss over a dataset.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
-        let (mut terms, mut tokens, mut sequences) = (0, 0, 0);
+        let mut amounts = Amounts::default();
         self.executor.write_slot(self.built.inputs.loss_scale, &[1f32])?;
         self.clear_loss()?;
         let mut batches = data.sequential(self.capacity())?;
         while let Some(batch) = batches.next_batch()? {
-            let active = self.load_whole(batch)?;
-            self.executor.run(Run::Evaluate, active)?;
-            terms += self.loss_terms(batch);
-            tokens += if self.recipe.head == Head::Score { batch.len() } else { batch.loss_tokens() };
-            sequences += batch.sequences();
+            amounts += Amounts::from(&*batch);
+            self.fill_up(batch);
+            let active = self.load(batch)?;
+            self.executor.run(ScheduleId::EVALUATE, active)?;
         }
-        let loss = self.read_loss()? / terms.max(1) as f64;
-        Ok(Evaluation { loss, tokens, sequences, pairs: self.read_pairs()? })
+        let loss = self.read_loss()? / self.task.loss_terms(&amounts).max(1) as f64;
+        let (tokens, sequences) = (self.task.evaluated_tokens(&amounts), amounts.sequences);
+        Ok(Evaluation { loss, tokens, sequences, metrics: self.read_metrics()? })
     }
 
     /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them.
@@ -272,9 +308,9 @@ impl Session {
         if prompts.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(&buffer) = self.executor.results(Run::Sample).first() else { return Err(TrainError::NoText) };
+        let Some(&buffer) = self.executor.results(ScheduleId::SAMPLE).first() else { return Err(TrainError::NoText) };
         let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
-        let batch = self.executor.plan().batch;
+        let batch = self.executor.plan().batch.main();
         let side_by_side = rows.min((batch.tokens / batch.max_length).max(1));
         let mut answers = Vec::with_capacity(prompts.len());
         for group in prompts.chunks(side_by_side) {
@@ -289,8 +325,8 @@ impl Session {
                     break;
                 }
                 let flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
-                let active = self.load_batch(&flat)?;
-                self.executor.run(Run::Sample, active)?;
+                let active = self.load(&flat)?;
+                self.executor.run(ScheduleId::SAMPLE, active)?;
                 let mut logits = vec![0f32; open.len() * vocab];
                 self.executor.read_result(&buffer, &mut logits)?;
                 for (&i, row) in open.iter().zip(logits.chunks_exact(vocab)) {
@@ -306,33 +342,20 @@ impl Session {
     }
 }
 
-/// The micro-batch with every token slot taken: the rest is sequences of token 0 without loss, then empty ones.
-/// Where sequences are compared, each of these stands beside an empty one, so that the pair does not count.
-fn filled_up(batch: &MicroBatch, shape: BatchShape, head: Head) -> MicroBatch {
-    let mut full = batch.clone();
-    while full.len() < shape.tokens {
-        let length = (shape.tokens - full.len()).min(shape.max_length);
-        full.tokens.extend(vec![0; length]);
-        full.targets.extend(vec![plimsoll_data::NO_LOSS; length]);
-        full.positions.extend(0..length as i32);
-        full.row_ids.extend(vec![0; length]);
-        full.cu_seqlens.extend(vec![full.tokens.len() as i32; head.group()]);
-    }
-    full.cu_seqlens.resize(shape.sequences + 1, shape.tokens as i32);
-    full
-}
-
 /// Sequences one behind another, without targets.
-fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
-    let mut flat = MicroBatch { cu_seqlens: vec![0], ..MicroBatch::default() };
+pub(crate) fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
+    let mut flat = TokenStream::default();
     for tokens in sequences {
         flat.tokens.extend(tokens.iter().map(|t| t.cast_signed()));
         flat.positions.extend(0..tokens.len() as i32);
         flat.cu_seqlens.push(flat.tokens.len() as i32);
     }
-    flat.targets = vec![plimsoll_data::NO_LOSS; flat.tokens.len()];
     flat.row_ids = vec![0; flat.tokens.len()];
-    flat
+    MicroBatch {
+        targets: vec![plimsoll_data::NO_LOSS; flat.tokens.len()],
+        streams: vec![flat],
+        ..MicroBatch::default()
+    }
 }
 
 fn likeliest(logits: &[f32]) -> u32 {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_graph::SlotId;
-use plimsoll_models::{Init, Parameter, ParameterKind, SCORE_WEIGHT};
+use plimsoll_models::{Init, Parameter, ParameterKind};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Distribution, Draw, mix};
 
@@ -13,13 +13,13 @@ use crate::{Model, Session, TrainError};
 pub(crate) fn open(model: &Model, parameters: &[Parameter]) -> Result<Option<Checkpoint>, TrainError> {
     let Some(folder) = model.weights_folder() else { return Ok(None) };
     let checkpoint = Checkpoint::open(folder, "model")?;
-    for part in parameters.iter().filter(|p| p.kind == ParameterKind::Base).flat_map(|p| &p.parts) {
-        checkpoint.check(&part.name, &part.shape)?;
+    for tensor in parameters.iter().filter(|p| p.kind == ParameterKind::Base).flat_map(|p| &p.tensors) {
+        checkpoint.check(&tensor.name, &tensor.shape)?;
     }
-    // Most models are trained to speak, not to judge; without a score head in their files they get a new one.
-    for part in parameters.iter().filter(|p| p.kind == ParameterKind::Score).flat_map(|p| &p.parts) {
-        if checkpoint.contains(&part.name) {
-            checkpoint.check(&part.name, &part.shape)?;
+    // Most models are trained to speak, not to judge; without the head in their files they get a new one.
+    for tensor in parameters.iter().filter(|p| p.kind == ParameterKind::Head).flat_map(|p| &p.tensors) {
+        if checkpoint.contains(&tensor.name) {
+            checkpoint.check(&tensor.name, &tensor.shape)?;
         }
     }
     Ok(Some(checkpoint))
@@ -30,13 +30,13 @@ fn provides(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
     match parameter.kind {
         ParameterKind::Base => true,
         ParameterKind::Adapter => false,
-        ParameterKind::Score => checkpoint.contains(SCORE_WEIGHT),
+        ParameterKind::Head => parameter.tensors.iter().all(|tensor| checkpoint.contains(&tensor.name)),
     }
 }
 
-/// Whether a score head is wanted that the files do not have.
-pub(crate) fn lacks_score(checkpoint: &Checkpoint, parameters: &[Parameter]) -> bool {
-    parameters.iter().any(|p| p.kind == ParameterKind::Score && !provides(checkpoint, p))
+/// Whether a head is wanted that the files do not have.
+pub(crate) fn lacks_head(checkpoint: &Checkpoint, parameters: &[Parameter]) -> bool {
+    parameters.iter().any(|p| p.kind == ParameterKind::Head && !provides(checkpoint, p))
 }
 
 /// Fills in every parameter, and the float32 copies of those that have one.
@@ -61,10 +61,11 @@ fn load(
     slot: SlotId,
     prefix: &str,
 ) -> Result<(), TrainError> {
-    let dtype = session.executor().plan().slots.get(slot).dtype;
-    for part in &parameter.parts {
-        let region = session.part_region(slot, part.first_row, part.shape.rows());
-        checkpoint.load(&format!("{prefix}{}", part.name), &part.shape, dtype, region, session.executor().backend())?;
+    let dtype = session.executor().plan().slots.get(slot).dtype();
+    for tensor in &parameter.tensors {
+        let region = session.rows_region(slot, tensor.first_row, tensor.shape.rows());
+        let name = format!("{prefix}{}", tensor.name);
+        checkpoint.load(&name, &tensor.shape, dtype, region, session.executor().backend())?;
     }
     Ok(())
 }
@@ -86,13 +87,13 @@ impl Session {
 
 /// What PEFT puts before the name of a part of the model that it saves whole. Adapters carry it already.
 pub(crate) fn adapter_prefix(parameter: &Parameter) -> &'static str {
-    if parameter.kind == ParameterKind::Score { "base_model.model." } else { "" }
+    if parameter.kind == ParameterKind::Head { "base_model.model." } else { "" }
 }
 
 /// Draws a parameter. Every element depends on the seed, the parameter and its own place, and on nothing else.
 fn draw(session: &mut Session, parameter: &Parameter, slot: SlotId, stream: u64) -> Result<(), TrainError> {
     let region = session.executor().plan().slot(slot);
-    let dtype = session.executor().plan().slots.get(slot).dtype;
+    let dtype = session.executor().plan().slots.get(slot).dtype();
     let distribution = match parameter.init {
         Init::Zeros => Distribution::Constant(0.0),
         Init::Ones => Distribution::Constant(1.0),

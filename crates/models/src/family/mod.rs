@@ -1,0 +1,87 @@
+//! Families: each turns a `config.json` into an [`Architecture`]. One file each, and one line in [`FAMILIES`].
+
+mod decoder;
+mod gemma2;
+mod keys;
+mod llama;
+mod mistral;
+mod qwen;
+
+use serde_json::Value as Json;
+
+pub(crate) use keys::ConfigKeys;
+
+use crate::{Architecture, ModelError};
+
+/// A model family.
+pub struct Family {
+    /// Hugging Face's `model_type`.
+    pub model_type: &'static str,
+    /// What the names of its Hugging Face classes begin with.
+    class: &'static str,
+    describe: fn(&ConfigKeys, &'static Family) -> Result<Architecture, ModelError>,
+}
+
+impl std::fmt::Debug for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.model_type)
+    }
+}
+
+/// Every family there is.
+pub static FAMILIES: [Family; 5] = [
+    Family { model_type: "llama", class: "Llama", describe: llama::describe },
+    Family { model_type: "mistral", class: "Mistral", describe: mistral::describe },
+    Family { model_type: "qwen2", class: "Qwen2", describe: qwen::describe_2 },
+    Family { model_type: "qwen3", class: "Qwen3", describe: qwen::describe_3 },
+    Family { model_type: "gemma2", class: "Gemma2", describe: gemma2::describe },
+];
+
+impl Family {
+    pub fn named(model_type: &str) -> Result<&'static Family, ModelError> {
+        FAMILIES
+            .iter()
+            .find(|family| family.model_type == model_type)
+            .ok_or_else(|| ModelError::Family { name: model_type.to_owned(), known: Self::names().join(", ") })
+    }
+
+    pub fn names() -> Vec<&'static str> {
+        FAMILIES.iter().map(|family| family.model_type).collect()
+    }
+
+    /// The Hugging Face class for a purpose, such as `CausalLM`.
+    pub fn class_for(&self, purpose: &str) -> String {
+        format!("{}For{purpose}", self.class)
+    }
+}
+
+impl Architecture {
+    pub fn from_json(text: &str) -> Result<Self, ModelError> {
+        let json: Json = serde_json::from_str(text).map_err(|e| ModelError::Config(format!("not valid JSON: {e}")))?;
+        Self::from_value(json)
+    }
+
+    /// Accepts what `config.json` holds; `family` may stand for `model_type`.
+    pub fn from_value(json: Json) -> Result<Self, ModelError> {
+        let Json::Object(object) = &json else {
+            return Err(ModelError::Config("the top level must be an object".into()));
+        };
+        let keys = ConfigKeys::new(object);
+        let family = Family::named(
+            keys.text("model_type")
+                .or_else(|| keys.text("family"))
+                .ok_or_else(|| ModelError::Config("`model_type` is missing".into()))?,
+        )?;
+        let described = (family.describe)(&keys, family)?;
+        Ok(Self { source: with_family_names(&json, family), ..described })
+    }
+}
+
+fn with_family_names(json: &Json, family: &Family) -> Json {
+    let mut object = json.as_object().cloned().unwrap_or_default();
+    object.remove("family");
+    object.remove("init");
+    object.insert("model_type".into(), family.model_type.into());
+    object.entry("architectures").or_insert_with(|| Json::Array(vec![family.class_for("CausalLM").into()]));
+    Json::Object(object)
+}

@@ -1,0 +1,127 @@
+//! Tasks: each is one value that says what it takes from the data, what its head and loss are, which numbers it reports,
+//! and how its head is exported. One file each, and one line in [`TASKS`].
+
+mod classification;
+mod language;
+mod reward;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use plimsoll_data::{Classes, Content, MicroBatch, UpdateHead};
+use plimsoll_models::Head;
+use serde_json::{Value as Json, json};
+
+pub use classification::Classification;
+pub use language::Language;
+pub use reward::Reward;
+
+use crate::Metrics;
+
+/// What there is of a micro-batch or of an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Amounts {
+    pub tokens: u64,
+    /// Tokens that bear loss.
+    pub loss_tokens: u64,
+    pub sequences: u64,
+}
+
+impl From<&MicroBatch> for Amounts {
+    fn from(batch: &MicroBatch) -> Self {
+        let count = |n: usize| n as u64;
+        Self {
+            tokens: count(batch.len()),
+            loss_tokens: count(batch.loss_tokens()),
+            sequences: count(batch.sequences()),
+        }
+    }
+}
+
+impl From<&UpdateHead> for Amounts {
+    fn from(head: &UpdateHead) -> Self {
+        Self { tokens: head.tokens, loss_tokens: head.loss_tokens, sequences: head.sequences }
+    }
+}
+
+impl std::ops::AddAssign for Amounts {
+    fn add_assign(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.loss_tokens += other.loss_tokens;
+        self.sequences += other.sequences;
+    }
+}
+
+/// What a model is trained to do.
+pub trait Task: Debug + Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// What rows become.
+    fn content(&self) -> Content;
+
+    fn head(&self) -> Arc<dyn Head>;
+
+    /// What the loss of an update is a mean of.
+    fn loss_terms(&self, amounts: &Amounts) -> u64;
+
+    /// Tokens that count as evaluated.
+    fn evaluated_tokens(&self, amounts: &Amounts) -> u64 {
+        amounts.tokens
+    }
+
+    /// Named numbers from what the head counted.
+    fn metrics(&self, _stats: &[f64]) -> Metrics {
+        Metrics::default()
+    }
+
+    /// What Hugging Face calls such a model, behind the family's name.
+    fn hf_class(&self) -> &'static str;
+
+    /// PEFT's `task_type`.
+    fn peft_task_type(&self) -> &'static str;
+
+    /// Adds what the exported `config.json` must say about the head.
+    fn complete_config(&self, _config: &mut Json) {}
+
+    /// Sequences that only mean something together.
+    fn group(&self) -> usize {
+        self.content().group()
+    }
+}
+
+/// What a run says about its task.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskSettings {
+    pub classes: Classes,
+}
+
+/// What a task lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskLacks {
+    /// How many classes there are.
+    Classes,
+}
+
+type Make = fn(&TaskSettings) -> Result<Arc<dyn Task>, TaskLacks>;
+
+/// Every task by its name in a run file.
+pub const TASKS: &[(&str, Make)] = &[
+    ("pretrain", |_| Ok(Arc::new(Language::pretrain()))),
+    ("sft", |_| Ok(Arc::new(Language::sft()))),
+    ("reward", |_| Ok(Arc::new(Reward))),
+    ("classification", |settings| Ok(Arc::new(Classification::new(&settings.classes)?))),
+];
+
+/// The task of that name; `None` if there is none.
+pub fn task_named(name: &str, settings: &TaskSettings) -> Option<Result<Arc<dyn Task>, TaskLacks>> {
+    TASKS.iter().find(|(known, _)| *known == name).map(|(_, make)| make(settings))
+}
+
+/// Hugging Face takes the last token that is no padding for a sequence's last. With the end of sequence as padding, as
+/// is common, it would read the score one token early; the beginning of sequence is never a last token.
+fn name_padding(config: &mut Json) {
+    let (pad, bos, eos) = (&config["pad_token_id"], &config["bos_token_id"], &config["eos_token_id"]);
+    let ends = |id: &Json| id == eos || eos.as_array().is_some_and(|all| all.contains(id));
+    let fit = [pad, bos].into_iter().find(|id| id.is_u64() && !ends(id));
+    config["pad_token_id"] = fit.cloned().unwrap_or_else(|| json!(0));
+}
