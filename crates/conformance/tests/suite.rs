@@ -16,7 +16,7 @@ fn passes(fault: Fault) -> Result<(), String> {
         let inputs = [random.tokens(5, 6), random.fixed(&[4, 6])];
         suite.check("product", Linear::forward(), &inputs, active, F32_SUMS);
         suite.check("sum", BiasGrad { cols: None }, &[random.tokens(5, 6), random.fixed(&[6])], active, F32_SUMS);
-        let op = RmsNorm { eps: 1e-5, weight: false, residual: true };
+        let op = RmsNorm { weight: false, residual: true, ..RmsNorm::new(1e-5) };
         suite.check("norm", op, &[random.tokens(5, 6), random.tokens(5, 6)], active, F32_SUMS);
     }));
     said(outcome)
@@ -33,7 +33,7 @@ fn passes_in_sixteen_bits(fault: Fault) -> Result<(), String> {
         suite.check_sixteen("product", Linear::forward(), &inputs, &[0, 1], active, once);
         let inputs = [random.tokens(5, 6), random.fixed(&[6])];
         suite.check_sixteen("sum", BiasGrad { cols: None }, &inputs, &[0], active, once);
-        let op = RmsNorm { eps: 1e-5, weight: false, residual: true };
+        let op = RmsNorm { weight: false, residual: true, ..RmsNorm::new(1e-5) };
         suite.check_sixteen("norm", op, &[random.tokens(5, 6), random.tokens(5, 6)], &[0, 1], active, once);
     }));
     said(outcome)

@@ -80,10 +80,10 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
     add("attention grad", AttentionGrad(attention).into(), grad_inputs);
     add(
         "add + rms norm",
-        RmsNorm { eps: 1e-5, weight: true, residual: true }.into(),
+        RmsNorm { residual: true, ..RmsNorm::new(1e-5) }.into(),
         vec![rows(m.dim), rows(m.dim), fixed(&[m.dim])],
     );
-    let grad = RmsNormGrad { weight: true, weight_grad: true, accumulate: true };
+    let grad = RmsNormGrad { weight: true, offset: 0.0, weight_grad: true, accumulate: true };
     add(
         "rms norm grad",
         grad.into(),
@@ -91,10 +91,10 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
     );
     add(
         "head norm",
-        HeadNorm { heads, eps: 1e-5, weight: true }.into(),
+        HeadNorm::new(heads, 1e-5).into(),
         vec![qkv.clone(), fixed(&[heads.head_dim]), fixed(&[heads.head_dim])],
     );
-    add("rope", Rope { heads, inverse: false }.into(), vec![qkv, fixed(&[m.length, heads.head_dim]), ids()]);
+    add("rope", Rope::new(heads).into(), vec![qkv, fixed(&[m.length, heads.head_dim]), ids()]);
     for (name, activation) in
         [("silu", Activation::Silu), ("gelu", Activation::Gelu), ("gelu tanh", Activation::GeluTanh)]
     {

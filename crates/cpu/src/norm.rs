@@ -1,6 +1,6 @@
 //! RMS norms: of a token's features, alone or joined with the residual sum, and of each head.
 
-use plimsoll_graph::ops::{HeadNorm, HeadNormGrad, Heads, RmsNorm, RmsNormGrad};
+use plimsoll_graph::ops::{HeadNorm, HeadNormGrad, Heads, RmsNorm, RmsNormGrad, weight_addend};
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix};
@@ -12,7 +12,7 @@ pub(crate) fn rms_norm(op: &RmsNorm, call: &Call) -> Result<(), RuntimeError> {
     let joined: Option<(Matrix, Matrix)> = if op.residual { Some((call.input(1)?, call.output(0)?)) } else { None };
     let weight: Option<Matrix> = if op.weight { Some(call.input(1 + residual)?) } else { None };
     let (normed, rstd): (Matrix, Matrix) = (call.output(residual)?, call.output(residual + 1)?);
-    let (cols, eps) = (x.cols, op.eps);
+    let (cols, scale) = (x.cols, Scale { offset: weight_addend(op.offset), eps: op.eps });
     call.workers.rows(x.rows, cols, |rows| {
         for row in rows {
             let mut source = x.row(row).cast_const();
@@ -23,7 +23,7 @@ pub(crate) fn rms_norm(op: &RmsNorm, call: &Call) -> Result<(), RuntimeError> {
                     add_row(cols, source, h.row(row), total.row(row));
                     source = total.row(row);
                 }
-                *rstd.row(row) = norm_row(cols, source, Matrix::ptr_or_null(weight), normed.row(row), eps);
+                *rstd.row(row) = norm_row(cols, source, Matrix::ptr_or_null(weight), normed.row(row), scale);
             }
         }
     });
@@ -37,9 +37,17 @@ vectorized! {
     }
 }
 
+/// What is added to the weight, and to the mean of the squares.
+#[derive(Clone, Copy)]
+struct Scale {
+    offset: f32,
+    eps: f32,
+}
+
 vectorized! {
-    /// `out = x·rstd·[w]`; returns rstd. A null weight stands for ones.
-    unsafe fn norm_row(len: usize, x: *const f32, weight: *const f32, out: *mut f32, eps: f32) -> f32 {
+    /// `out = x·rstd·[offset + w]`; returns rstd. A null weight stands for factors of one.
+    unsafe fn norm_row(len: usize, x: *const f32, weight: *const f32, out: *mut f32, scale: Scale) -> f32 {
+        let Scale { offset, eps } = scale;
         // SAFETY: the caller vouches for `len` elements of each.
         unsafe {
             let squares = sum(len, |i, partial| (*x.add(i)).mul_add(*x.add(i), partial));
@@ -47,7 +55,7 @@ vectorized! {
             if weight.is_null() {
                 fill(len, out, |i| *x.add(i) * rstd);
             } else {
-                fill(len, out, |i| *x.add(i) * rstd * *weight.add(i));
+                fill(len, out, |i| *x.add(i) * rstd * (offset + *weight.add(i)));
             }
             rstd
         }
@@ -74,6 +82,7 @@ pub(crate) fn rms_norm_grad(op: &RmsNormGrad, call: &Call) -> Result<(), Runtime
                 x: x.row(row),
                 dy: d_normed.row(row),
                 weight: Matrix::ptr_or_null(weight),
+                offset: weight_addend(op.offset),
                 so_far: so_far.map_or(std::ptr::null(), |m| m.row(row).cast_const()),
                 dx: dx.row(row),
                 dw: partial,
@@ -95,6 +104,8 @@ struct GradRow {
     x: *const f32,
     dy: *const f32,
     weight: *const f32,
+    /// Added to the weight.
+    offset: f32,
     so_far: *const f32,
     dx: *mut f32,
     /// Running sum of the weight's gradient.
@@ -102,9 +113,9 @@ struct GradRow {
 }
 
 vectorized! {
-    /// `dx = rstd·(g - x̂·mean(g·x̂))` with `g = dy·w` and `x̂ = x·rstd`; `dw += dy·x̂`.
+    /// `dx = rstd·(g - x̂·mean(g·x̂))` with `g = dy·(offset + w)` and `x̂ = x·rstd`; `dw += dy·x̂`.
     unsafe fn norm_grad_row(len: usize, row: GradRow, rstd: f32) {
-        let GradRow { x, dy, weight, so_far, dx, dw } = row;
+        let GradRow { x, dy, weight, offset, so_far, dx, dw } = row;
         // SAFETY: the caller vouches for `len` elements of each pointer that is not null.
         unsafe {
             if !dw.is_null() {
@@ -113,14 +124,14 @@ vectorized! {
             let dot = if weight.is_null() {
                 sum(len, |i, partial| (*dy.add(i)).mul_add(*x.add(i), partial))
             } else {
-                sum(len, |i, partial| (*dy.add(i) * *weight.add(i)).mul_add(*x.add(i), partial))
+                sum(len, |i, partial| (*dy.add(i) * (offset + *weight.add(i))).mul_add(*x.add(i), partial))
             };
             let pull = dot * rstd * rstd * rstd / len as f32;
             match (weight.is_null(), so_far.is_null()) {
                 (false, false) => fill(len, dx, |i| {
-                    (*dy.add(i) * *weight.add(i)).mul_add(rstd, (*x.add(i)).mul_add(-pull, *so_far.add(i)))
+                    (*dy.add(i) * (offset + *weight.add(i))).mul_add(rstd, (*x.add(i)).mul_add(-pull, *so_far.add(i)))
                 }),
-                (false, true) => fill(len, dx, |i| (*dy.add(i) * *weight.add(i)).mul_add(rstd, -pull * *x.add(i))),
+                (false, true) => fill(len, dx, |i| (*dy.add(i) * (offset + *weight.add(i))).mul_add(rstd, -pull * *x.add(i))),
                 (true, false) => {
                     fill(len, dx, |i| (*dy.add(i)).mul_add(rstd, (*x.add(i)).mul_add(-pull, *so_far.add(i))));
                 }
@@ -156,7 +167,7 @@ pub(crate) fn head_norm(op: &HeadNorm, call: &Call) -> Result<(), RuntimeError> 
     let (qkv, out, rstd): (Matrix, Matrix, Matrix) = (call.input(0)?, call.output(0)?, call.output(1)?);
     let weights = head_weights(op.weight, call, 1)?;
     let Heads { query, kv, head_dim } = op.heads;
-    let eps = op.eps;
+    let scale = Scale { offset: weight_addend(op.offset), eps: op.eps };
     call.workers.rows(qkv.rows, qkv.cols, |rows| {
         for row in rows {
             let (from, to) = (qkv.row(row).cast_const(), out.row(row));
@@ -165,7 +176,7 @@ pub(crate) fn head_norm(op: &HeadNorm, call: &Call) -> Result<(), RuntimeError> 
                 // SAFETY: the head lies in the row, in both buffers.
                 unsafe {
                     let weight = Matrix::ptr_or_null(weights[usize::from(head >= query)]);
-                    *rstd.row(row).add(head) = norm_row(head_dim, from.add(at), weight, to.add(at), eps);
+                    *rstd.row(row).add(head) = norm_row(head_dim, from.add(at), weight, to.add(at), scale);
                 }
             }
             // SAFETY: the rest of the same row.
@@ -195,6 +206,7 @@ pub(crate) fn head_norm_grad(op: &HeadNormGrad, call: &Call) -> Result<(), Runti
                         x: qkv.row(row).add(at),
                         dy: dy.row(row).add(at),
                         weight: Matrix::ptr_or_null(weights[usize::from(!of_query)]),
+                        offset: weight_addend(op.offset),
                         so_far: std::ptr::null(),
                         dx: dx.row(row).add(at),
                         dw,

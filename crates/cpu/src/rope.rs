@@ -1,4 +1,4 @@
-//! Rotary positions, half-split: pairs are (i, i + head_dim/2).
+//! Rotary positions, half-split: pairs are (i, i + rotated/2).
 
 use plimsoll_graph::ops::{Heads, Rope};
 use plimsoll_runtime::RuntimeError;
@@ -20,7 +20,11 @@ pub(crate) fn rope(op: &Rope, call: &Call) -> Result<(), RuntimeError> {
             let angles = table.row(positions[row] as usize);
             // SAFETY: both buffers have this row, the table the position's.
             unsafe {
-                rotate_row(query + kv, head_dim, qkv.row(row), angles, op.inverse, out.row(row));
+                rotate_row(op, qkv.row(row), angles, out.row(row));
+                for head in 0..query + kv {
+                    let behind = head * head_dim + op.rotated;
+                    copy_rest(qkv.row(row), out.row(row), behind, head_dim - op.rotated);
+                }
                 copy_rest(qkv.row(row), out.row(row), (query + kv) * head_dim, kv * head_dim);
             }
         }
@@ -29,14 +33,15 @@ pub(crate) fn rope(op: &Rope, call: &Call) -> Result<(), RuntimeError> {
 }
 
 vectorized! {
-    /// Turns each of `heads` heads by the row's angles: cosines, then sines.
-    unsafe fn rotate_row(heads: usize, head_dim: usize, x: *const f32, angles: *const f32, inverse: bool, out: *mut f32) {
-        let half = head_dim / 2;
-        let sign = if inverse { -1.0 } else { 1.0 };
-        // SAFETY: the caller vouches for `heads` heads in both rows and for one row of the table.
+    /// Turns the queries and keys of a row by its angles: cosines, then sines.
+    unsafe fn rotate_row(op: &Rope, x: *const f32, angles: *const f32, out: *mut f32) {
+        let Heads { query, kv, head_dim } = op.heads;
+        let half = op.rotated / 2;
+        let sign = if op.inverse { -1.0 } else { 1.0 };
+        // SAFETY: the caller vouches for the heads in both rows and for one row of the table.
         unsafe {
             let (cos, sin) = (angles, angles.add(half));
-            for head in 0..heads {
+            for head in 0..query + kv {
                 let (low, high) = (x.add(head * head_dim), x.add(head * head_dim + half));
                 let (to_low, to_high) = (out.add(head * head_dim), out.add(head * head_dim + half));
                 fill_two(half, to_low, to_high, |i| {

@@ -79,7 +79,7 @@ fn steps_allocate_nothing_that_grows() {
     let key = value(&[4], DType::U32, Extent::Fixed);
     let adamw = AdamW { beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0, master: false };
     let parameter = || fixed(&[1024, 512]);
-    let norm = RmsNormGrad { weight: true, weight_grad: true, accumulate: false };
+    let norm = RmsNormGrad { weight: true, offset: 0.0, weight_grad: true, accumulate: false };
     let blocks = vec![Columns { start: 0, len: 512 }, Columns { start: 512, len: 512 }];
     let adapters = Some(Adapters { alpha: 0.5, blocks, total: 1024 });
     let small: Vec<(Op, Vec<Value>)> = vec![

@@ -1,5 +1,5 @@
 // RMS norms: of a token's features, alone or joined with the residual sum, and of each head. Optional
-// operands are null where they are absent.
+// operands are null where they are absent. `offset` is added to the weight; minus zero leaves it as it is.
 #include "plimsoll.cuh"
 
 // Threads at most for a row, and where the weight's gradient takes registers too.
@@ -13,7 +13,7 @@
 // made. Every load is under way before the first is used; a row's odd end would make the compiler wait in between.
 template <typename T, int PACKS>
 __device__ __forceinline__ void rms_norm(const T* x, const T* h, const T* weight, T* sum, T* normed, float* rstd,
-                                         int cols, float eps) {
+                                         int cols, float eps, float offset) {
     constexpr int N = Pack<T>::N;
     const u64 row = u64(blockIdx.x) * cols;
     Pack<T> xs[PACKS], other[PACKS], w[PACKS];
@@ -50,7 +50,7 @@ __device__ __forceinline__ void rms_norm(const T* x, const T* h, const T* weight
 #pragma unroll
         for (int i = 0; i < N; i++) {
             v[i] = to_float(xs[p].v[i]) * scale;
-            if (weight != nullptr) v[i] *= to_float(w[p].v[i]);
+            if (weight != nullptr) v[i] *= offset + to_float(w[p].v[i]);
         }
         store_floats(normed + row + at, v);
     }
@@ -59,7 +59,7 @@ __device__ __forceinline__ void rms_norm(const T* x, const T* h, const T* weight
 // For other rows: the sum is read back by the thread that wrote it.
 template <typename T>
 __device__ __forceinline__ void rms_norm_long(const T* x, const T* h, const T* weight, T* sum, T* normed, float* rstd,
-                                              int cols, float eps) {
+                                              int cols, float eps, float offset) {
     const u64 row = u64(blockIdx.x) * cols;
     float squares = 0.0f;
     for (int i = threadIdx.x; i < cols; i += blockDim.x) {
@@ -77,15 +77,16 @@ __device__ __forceinline__ void rms_norm_long(const T* x, const T* h, const T* w
     const T* source = h != nullptr ? sum : x;
     for (int i = threadIdx.x; i < cols; i += blockDim.x) {
         const float v = to_float(source[row + i]) * scale;
-        normed[row + i] = from_float<T>(weight != nullptr ? v * to_float(weight[i]) : v);
+        normed[row + i] = from_float<T>(weight != nullptr ? v * (offset + to_float(weight[i])) : v);
     }
 }
 
 #define RMS_NORM_PARAMETERS(T)                                                                                         \
-    const T *x, const T *h, const T *weight, T *sum, T *normed, float *rstd, int cols, float eps
-#define RMS_NORM_ARGUMENTS x, h, weight, sum, normed, rstd, cols, eps
+    const T *x, const T *h, const T *weight, T *sum, T *normed, float *rstd, int cols, float eps,        \
+        float offset
+#define RMS_NORM_ARGUMENTS x, h, weight, sum, normed, rstd, cols, eps, offset
 
-// A gradient that an element of dx gets: rstd·(g - x̂·mean(g·x̂)) with g = dy·w and x̂ = x·rstd, onto
+// A gradient that an element of dx gets: rstd·(g - x̂·mean(g·x̂)) with g = dy·(offset + w) and x̂ = x·rstd, onto
 // what is there; `pull` is mean(g·x̂)·rstd².
 __device__ __forceinline__ float norm_slope(float x, float g, float so_far, float scale, float pull) {
     return fmaf(g, scale, fmaf(x, -pull, so_far));
@@ -102,7 +103,7 @@ template <typename T> __device__ __forceinline__ void stay_packed(Pack<T>& pack)
 // summed.
 template <typename T, int PACKS, bool SUMMED>
 __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, const T* dy, const T* weight,
-                                              const T* so_far, T* dx, float* partial, int rows, int cols) {
+                                              const T* so_far, T* dx, float* partial, int rows, int cols, float offset) {
     constexpr int N = Pack<T>::N;
     float dw[PACKS][N] = {};
     Pack<T> xs[PACKS], dys[PACKS], onto[PACKS], w[PACKS], next_xs[PACKS], next_dys[PACKS], next_onto[PACKS];
@@ -146,7 +147,7 @@ __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, con
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const float v = to_float(xs[p].v[i]), d = to_float(dys[p].v[i]);
-                dot = fmaf(weight != nullptr ? d * to_float(w[p].v[i]) : d, v, dot);
+                dot = fmaf(weight != nullptr ? d * (offset + to_float(w[p].v[i])) : d, v, dot);
                 if (SUMMED) dw[p][i] = fmaf(d * scale, v, dw[p][i]);
             }
         }
@@ -161,7 +162,7 @@ __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, con
             float out[N];
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                const float d = to_float(dys[p].v[i]), g = weight != nullptr ? d * to_float(w[p].v[i]) : d;
+                const float d = to_float(dys[p].v[i]), g = weight != nullptr ? d * (offset + to_float(w[p].v[i])) : d;
                 const float before = so_far != nullptr ? to_float(onto[p].v[i]) : 0.0f;
                 out[i] = norm_slope(to_float(xs[p].v[i]), g, before, scale, pull);
             }
@@ -181,7 +182,8 @@ __device__ __forceinline__ void rms_norm_grad(const T* x, const float* rstd, con
 // each column touched by one thread only.
 template <typename T>
 __device__ __forceinline__ void rms_norm_grad_long(const T* x, const float* rstd, const T* dy, const T* weight,
-                                                   const T* so_far, T* dx, float* partial, int rows, int cols) {
+                                                   const T* so_far, T* dx, float* partial, int rows, int cols,
+                                                   float offset) {
     float* dw = partial != nullptr ? partial + u64(blockIdx.x) * cols : nullptr;
     for (int i = threadIdx.x; dw != nullptr && i < cols; i += blockDim.x) dw[i] = 0.0f;
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -190,14 +192,14 @@ __device__ __forceinline__ void rms_norm_grad_long(const T* x, const float* rstd
         float dot = 0.0f;
         for (int i = threadIdx.x; i < cols; i += blockDim.x) {
             const float v = to_float(x[start + i]), d = to_float(dy[start + i]);
-            dot = fmaf(weight != nullptr ? d * to_float(weight[i]) : d, v, dot);
+            dot = fmaf(weight != nullptr ? d * (offset + to_float(weight[i])) : d, v, dot);
             if (dw != nullptr) dw[i] = fmaf(d * scale, v, dw[i]);
         }
         dot = block_sum(dot);
         const float pull = dot * scale * scale * scale / cols;
         for (int i = threadIdx.x; i < cols; i += blockDim.x) {
             const float v = to_float(x[start + i]), d = to_float(dy[start + i]);
-            const float g = weight != nullptr ? d * to_float(weight[i]) : d;
+            const float g = weight != nullptr ? d * (offset + to_float(weight[i])) : d;
             const float onto = so_far != nullptr ? to_float(so_far[start + i]) : 0.0f;
             dx[start + i] = from_float<T>(norm_slope(v, g, onto, scale, pull));
         }
@@ -206,8 +208,8 @@ __device__ __forceinline__ void rms_norm_grad_long(const T* x, const float* rstd
 
 #define RMS_NORM_GRAD_PARAMETERS(T)                                                                                    \
     const T *x, const float *rstd, const T *dy, const T *weight, const T *so_far, T *dx, float *partial, int rows,     \
-        int cols
-#define RMS_NORM_GRAD_ARGUMENTS x, rstd, dy, weight, so_far, dx, partial, rows, cols
+        int cols, float offset
+#define RMS_NORM_GRAD_ARGUMENTS x, rstd, dy, weight, so_far, dx, partial, rows, cols, offset
 
 // `total += Σ partial` over rows `stride` apart: slices of them first, then the slices in their order.
 template <typename G>
@@ -248,7 +250,7 @@ struct FusedRow {
 
 template <typename T>
 __device__ __forceinline__ void head_norm(const T* qkv, const T* wq, const T* wk, T* out, float* rstd, int rows,
-                                          FusedRow fused, int group, float eps) {
+                                          FusedRow fused, int group, float eps, float offset) {
     constexpr int N = Pack<T>::N, CHUNKS = HEAD_ELEMENTS / N;
     const bool wide = fused.head_dim % N == 0;
     const int item = blockIdx.x * (blockDim.x / group) + threadIdx.x / group, lane = threadIdx.x % group;
@@ -276,7 +278,10 @@ __device__ __forceinline__ void head_norm(const T* qkv, const T* wq, const T* wk
             float w[N];
             if (weight != nullptr) load_some(weight + at, count, wide, w);
 #pragma unroll
-            for (int i = 0; i < N; i++) v[c][i] = weight != nullptr ? v[c][i] * scale * w[i] : v[c][i] * scale;
+            for (int i = 0; i < N; i++) {
+                v[c][i] *= scale;
+                if (weight != nullptr) v[c][i] *= offset + w[i];
+            }
         }
         store_some(out + start + at, count, wide, v[c]);
     }
@@ -286,7 +291,8 @@ __device__ __forceinline__ void head_norm(const T* qkv, const T* wq, const T* wk
 // weights over its heads; the groups are added in their order and leave as one row of `partial`.
 template <typename T>
 __device__ __forceinline__ void head_norm_grad(const T* qkv, const float* rstd, const T* dy, const T* wq, const T* wk,
-                                               T* dx, float* partial, int rows, FusedRow fused, int group) {
+                                               T* dx, float* partial, int rows, FusedRow fused, int group,
+                                               float offset) {
     constexpr int N = Pack<T>::N, CHUNKS = HEAD_ELEMENTS / N;
     __shared__ float gathered[2 * HEAD_ELEMENTS * HEAD_THREADS];
     const bool wide = fused.head_dim % N == 0;
@@ -310,7 +316,7 @@ __device__ __forceinline__ void head_norm_grad(const T* qkv, const float* rstd, 
                 if (weight != nullptr) load_some(weight + at, count, wide, w[c]);
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    if (weight == nullptr) w[c][i] = 1.0f;
+                    w[c][i] = weight != nullptr ? offset + w[c][i] : 1.0f;
                     dot = fmaf(d[c][i] * w[c][i], v[c][i], dot);
                     const float dw = d[c][i] * scale;
                     if (head < fused.query) dwq[c][i] = fmaf(dw, v[c][i], dwq[c][i]);
@@ -381,13 +387,15 @@ __device__ __forceinline__ void head_norm_grad(const T* qkv, const float* rstd, 
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(HEAD_THREADS)                                                                    \
         head_norm_##suffix(const T* qkv, const T* wq, const T* wk, T* out, float* rstd, int rows, int query, int kv,   \
-                           int head_dim, int touched, int group, float eps) {                                          \
-        head_norm<T>(qkv, wq, wk, out, rstd, rows, FusedRow{query, kv, head_dim, touched}, group, eps);                \
+                           int head_dim, int touched, int group, float eps, float offset) {                            \
+        head_norm<T>(qkv, wq, wk, out, rstd, rows, FusedRow{query, kv, head_dim, touched}, group, eps, offset);        \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(HEAD_THREADS)                                                                    \
         head_norm_grad_##suffix(const T* qkv, const float* rstd, const T* dy, const T* wq, const T* wk, T* dx,         \
-                                float* partial, int rows, int query, int kv, int head_dim, int touched, int group) {   \
-        head_norm_grad<T>(qkv, rstd, dy, wq, wk, dx, partial, rows, FusedRow{query, kv, head_dim, touched}, group);    \
+                                float* partial, int rows, int query, int kv, int head_dim, int touched, int group,     \
+                                float offset) {                                                                        \
+        const FusedRow fused{query, kv, head_dim, touched};                                                            \
+        head_norm_grad<T>(qkv, rstd, dy, wq, wk, dx, partial, rows, fused, group, offset);                             \
     }
 
 PLIMSOLL_FOR_EACH_TYPE(KERNELS)

@@ -1,25 +1,32 @@
-// Rotary positions, half-split: pairs are (i, i + head_dim/2).
+// Rotary positions, half-split: pairs are (i, i + rotated/2).
 #include "plimsoll.cuh"
 
 #define THREADS_MAX 512
 // Heads that a thread turns at a time: `HEADS` in src/rope.rs.
 #define ROPE_HEADS 2
 
-// `values` is the number of columns behind the turned heads that have to be copied, none if the rows stay in place. A
-// position outside the table shows as NaN.
+// The first `rotated` columns of a head are turned. `tails` is the number of columns behind those, in all turned heads,
+// that have to be copied, `values` that of the columns behind the heads: none if the rows stay in place. A position outside
+// the table shows as NaN.
 #define ROPE_PARAMETERS(T)                                                                                             \
-    const T *qkv, const float *table, const int *positions, T *out, int heads, int head_dim, int cols, int values,     \
-        int table_rows, float sign
-#define ROPE_ARGUMENTS qkv, table, positions, out, heads, head_dim, cols, values, table_rows, sign
+    const T *qkv, const float *table, const int *positions, T *out, int heads, int head_dim, int rotated, int cols,    \
+        int tails, int values, int table_rows, float sign
+#define ROPE_ARGUMENTS qkv, table, positions, out, heads, head_dim, rotated, cols, tails, values, table_rows, sign
 
 __device__ __forceinline__ float turned_low(float a, float b, float cosine, float s) { return fmaf(a, cosine, -b * s); }
 __device__ __forceinline__ float turned_high(float a, float b, float cosine, float s) { return fmaf(b, cosine, a * s); }
 
-// For halves of whole packs. A block turns some heads of one row, a thread a run of pairs in ROPE_HEADS of them: those
-// are on their way while their angles are looked up.
+// Where the i-th of the columns that are not turned lies in a row.
+__device__ __forceinline__ int tail_column(int i, int head_dim, int rotated) {
+    const int tail = head_dim - rotated;
+    return i / tail * head_dim + rotated + i % tail;
+}
+
+// For heads and halves of whole packs. A block turns some heads of one row, a thread a run of pairs in ROPE_HEADS of
+// them: those are on their way while their angles are looked up.
 template <typename T> __device__ __forceinline__ void rope(ROPE_PARAMETERS(T)) {
     constexpr int N = Pack<T>::N;
-    const int half = head_dim / 2, chunks = half / N, stride = blockDim.x / chunks;
+    const int half = rotated / 2, chunks = half / N, stride = blockDim.x / chunks;
     const int at = threadIdx.x % chunks * N, head0 = blockIdx.y * stride * ROPE_HEADS + threadIdx.x / chunks;
     const int position = positions[blockIdx.x];
     const T* from = qkv + u64(blockIdx.x) * cols + at;
@@ -31,7 +38,7 @@ template <typename T> __device__ __forceinline__ void rope(ROPE_PARAMETERS(T)) {
         if (head < heads) a[h] = load_pack(from + low), b[h] = load_pack(from + low + half);
     }
     const bool known = position >= 0 && position < table_rows;
-    const float* angles = table + u64(known ? position : 0) * head_dim + at;
+    const float* angles = table + u64(known ? position : 0) * rotated + at;
     float cosine[N], sine[N];
     load_some(angles, N, true, cosine);
     load_some(angles + half, N, true, sine);
@@ -54,6 +61,10 @@ template <typename T> __device__ __forceinline__ void rope(ROPE_PARAMETERS(T)) {
         store_floats(to + low + half, high_out);
     }
     if (blockIdx.y > 0) return;
+    for (int i = threadIdx.x * N; i < tails; i += blockDim.x * N) {
+        const u64 tail = u64(blockIdx.x) * cols + tail_column(i, head_dim, rotated);
+        store_pack(out + tail, load_pack(qkv + tail));
+    }
     const u64 behind = u64(blockIdx.x) * cols + heads * head_dim;
     for (int i = threadIdx.x * N; i < values; i += blockDim.x * N) {
         store_pack(out + behind + i, load_pack(qkv + behind + i));
@@ -62,9 +73,9 @@ template <typename T> __device__ __forceinline__ void rope(ROPE_PARAMETERS(T)) {
 
 // For others, pair by pair.
 template <typename T> __device__ __forceinline__ void rope_odd(ROPE_PARAMETERS(T)) {
-    const int half = head_dim / 2, position = positions[blockIdx.x];
+    const int half = rotated / 2, position = positions[blockIdx.x];
     const bool known = position >= 0 && position < table_rows;
-    const float* angles = table + u64(known ? position : 0) * head_dim;
+    const float* angles = table + u64(known ? position : 0) * rotated;
     const u64 row = u64(blockIdx.x) * cols;
     for (int pair = threadIdx.x; pair < heads * half; pair += blockDim.x) {
         const int i = pair % half;
@@ -73,6 +84,10 @@ template <typename T> __device__ __forceinline__ void rope_odd(ROPE_PARAMETERS(T
         const float cosine = known ? angles[i] : __int_as_float(0x7fffffff), sine = angles[half + i] * sign;
         out[low] = from_float<T>(turned_low(a, b, cosine, sine));
         out[low + half] = from_float<T>(turned_high(a, b, cosine, sine));
+    }
+    for (int i = threadIdx.x; i < tails; i += blockDim.x) {
+        const u64 at = row + tail_column(i, head_dim, rotated);
+        out[at] = qkv[at];
     }
     for (int i = threadIdx.x; i < values; i += blockDim.x) {
         const u64 at = row + heads * head_dim + i;

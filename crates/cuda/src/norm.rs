@@ -2,7 +2,7 @@
 
 use plimsoll_graph::DType;
 use plimsoll_graph::GPU_PARTIAL_ROWS;
-use plimsoll_graph::ops::{HeadNorm, HeadNormGrad, Heads, RmsNorm, RmsNormGrad};
+use plimsoll_graph::ops::{HeadNorm, HeadNormGrad, Heads, RmsNorm, RmsNormGrad, weight_addend};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
@@ -51,7 +51,8 @@ pub(crate) fn rms_norm(op: &RmsNorm, call: &Call) -> Result<(), RuntimeError> {
         .ptr(normed.ptr)
         .ptr(rstd.ptr)
         .i32(x.cols as i32)
-        .f32(op.eps);
+        .f32(op.eps)
+        .f32(weight_addend(op.offset));
     call.launch(MODULE, &format!("rms_norm_{variant}_{suffix}"), (x.rows as u32, 1, 1), threads, 0, args)
 }
 
@@ -81,7 +82,8 @@ pub(crate) fn rms_norm_grad(op: &RmsNormGrad, call: &Call) -> Result<(), Runtime
         .ptr(dx.ptr)
         .ptr(partial)
         .i32(x.rows as i32)
-        .i32(x.cols as i32);
+        .i32(x.cols as i32)
+        .f32(weight_addend(op.offset));
     call.launch(MODULE, &format!("{kernel}_{variant}_{suffix}"), (blocks as u32, 1, 1), threads, 0, args)?;
     if op.weight_grad {
         add_partial_sums(call, &call.output(1), partial, parts, x.cols)?;
@@ -124,7 +126,8 @@ pub(crate) fn head_norm(op: &HeadNorm, call: &Call) -> Result<(), RuntimeError> 
         .i32(head_dim as i32)
         .i32(touched as i32)
         .i32(group as i32)
-        .f32(op.eps);
+        .f32(op.eps)
+        .f32(weight_addend(op.offset));
     call.launch(MODULE, &format!("head_norm_{suffix}"), (blocks as u32, 1, 1), HEAD_THREADS as u32, 0, args)
 }
 
@@ -152,7 +155,8 @@ pub(crate) fn head_norm_grad(op: &HeadNormGrad, call: &Call) -> Result<(), Runti
         .i32(kv as i32)
         .i32(head_dim as i32)
         .i32(touched(op.heads, &dy, &dx) as i32)
-        .i32(group as i32);
+        .i32(group as i32)
+        .f32(weight_addend(op.offset));
     call.launch(MODULE, &format!("head_norm_grad_{suffix}"), (blocks as u32, 1, 1), HEAD_THREADS as u32, 0, args)?;
     if op.weight_grad {
         add_partial_sums(call, &call.output(1), partial, parts, 2 * head_dim)?;

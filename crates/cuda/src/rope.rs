@@ -1,4 +1,4 @@
-//! Rotary positions, half-split: pairs are (i, i + head_dim/2).
+//! Rotary positions, half-split: pairs are (i, i + rotated/2).
 
 use plimsoll_graph::DType;
 use plimsoll_graph::ops::{Heads, Rope};
@@ -10,12 +10,13 @@ const THREADS_MAX: usize = 512;
 /// `ROPE_HEADS` in `kernels/rope.cu`: heads that a thread turns.
 const HEADS: usize = 2;
 
-/// The kernel for heads of so many features, its threads and its blocks for each row.
-fn shape(heads: usize, head_dim: usize, dtype: DType) -> (&'static str, usize, usize) {
+/// The kernel that turns these heads, its threads and its blocks for each row.
+fn shape(op: &Rope, dtype: DType) -> (&'static str, usize, usize) {
     // A thread keeps a run of pairs in some heads.
-    let (half, pack) = (head_dim / 2, 16 / dtype.bytes());
+    let (heads, half, pack) = (op.heads.query + op.heads.kv, op.rotated / 2, 16 / dtype.bytes());
     let runs = half / pack;
-    if !half.is_multiple_of(pack) || runs == 0 || runs > THREADS_MAX {
+    let whole_packs = half.is_multiple_of(pack) && op.heads.head_dim.is_multiple_of(pack);
+    if !whole_packs || runs == 0 || runs > THREADS_MAX {
         return ("rope_odd", (heads * half).clamp(1, THREADS_MAX), 1);
     }
     let side_by_side = heads.div_ceil(HEADS).clamp(1, THREADS_MAX / runs);
@@ -30,8 +31,9 @@ pub(crate) fn rope(op: &Rope, call: &Call) -> Result<(), RuntimeError> {
     }
     let Heads { query, kv, head_dim } = op.heads;
     let heads = query + kv;
-    let (kernel, threads, blocks) = shape(heads, head_dim, qkv.dtype);
-    let values = if qkv.ptr == out.ptr { 0 } else { kv * head_dim };
+    let (kernel, threads, blocks) = shape(op, qkv.dtype);
+    let in_place = qkv.ptr == out.ptr;
+    let [tails, values] = if in_place { [0, 0] } else { [heads * (head_dim - op.rotated), kv * head_dim] };
     let args = Args::new()
         .ptr(qkv.ptr)
         .ptr(table.ptr)
@@ -39,7 +41,9 @@ pub(crate) fn rope(op: &Rope, call: &Call) -> Result<(), RuntimeError> {
         .ptr(out.ptr)
         .i32(heads as i32)
         .i32(head_dim as i32)
+        .i32(op.rotated as i32)
         .i32(qkv.cols as i32)
+        .i32(tails as i32)
         .i32(values as i32)
         .i32(table.rows as i32)
         .f32(if op.inverse { -1.0 } else { 1.0 });
@@ -52,10 +56,18 @@ mod tests {
 
     #[test]
     fn every_head_is_turned() {
-        assert_eq!(shape(40, 128, DType::BF16), ("rope", 160, 1));
-        assert_eq!(shape(256, 128, DType::BF16), ("rope", 512, 2));
-        assert_eq!(shape(3, 8, DType::F32), ("rope", 2, 1));
-        assert_eq!(shape(3, 8, DType::BF16), ("rope_odd", 12, 1));
-        assert_eq!(shape(40, 20, DType::F16), ("rope_odd", 400, 1));
+        let rope = |query, kv, head_dim| Rope::new(Heads { query, kv, head_dim });
+        let part = |rotated, op| Rope { rotated, ..op };
+        for (op, dtype, expected) in [
+            (rope(32, 8, 128), DType::BF16, ("rope", 160, 1)),
+            (rope(128, 128, 128), DType::BF16, ("rope", 512, 2)),
+            (rope(2, 1, 8), DType::F32, ("rope", 2, 1)),
+            (rope(2, 1, 8), DType::BF16, ("rope_odd", 12, 1)),
+            (rope(32, 8, 20), DType::F16, ("rope_odd", 400, 1)),
+            (part(32, rope(32, 8, 128)), DType::BF16, ("rope", 40, 1)),
+            (part(16, rope(2, 1, 20)), DType::BF16, ("rope_odd", 24, 1)),
+        ] {
+            assert_eq!(shape(&op, dtype), expected, "{op:?} in {}", dtype.name());
+        }
     }
 }

@@ -81,6 +81,10 @@ pub struct Options {
     /// Queries, keys and values by three products into one row.
     pub split_qkv: bool,
     pub qk_norm: bool,
+    /// What is added to the weights of norms.
+    pub norm_offset: f32,
+    /// Columns of each head that turn with the position.
+    pub rotated: usize,
     pub window: Option<usize>,
     /// The residual sum as part of the next norm, or of the product before it.
     pub fused_residual: bool,
@@ -101,6 +105,8 @@ pub const PLAIN: Options = Options {
     bias: false,
     split_qkv: false,
     qk_norm: false,
+    norm_offset: 0.0,
+    rotated: HEADS.head_dim,
     window: None,
     fused_residual: false,
     gated: true,
@@ -129,7 +135,7 @@ pub fn decoder(options: Options, seed: u64) -> Model {
     let tokens = m.random.token_ints(ROWS, VOCAB);
     let tokens = m.slot("tokens", Role::Input, tokens);
     let positions = Tensor::token_ints(vec![0, 1, 2, 3, 4, 0, 0, 1, 0, 0, 0, 0]);
-    let table = m.random.fixed(&[5, HEADS.head_dim]);
+    let table = m.random.fixed(&[5, options.rotated]);
     let row_ids = Tensor::row_ids((0..ROWS as u32).map(|i| 100 + 7 * i).collect());
     let inputs = Inputs {
         positions: m.slot("positions", Role::Input, positions),
@@ -147,7 +153,7 @@ pub fn decoder(options: Options, seed: u64) -> Model {
         x = decoder_layer(&mut m, options, layer, x, &inputs);
     }
     let weight = m.parameter("final_norm", &[DIM]);
-    let norm = RmsNorm { eps: 1e-3, weight: true, residual: false };
+    let norm = RmsNorm { offset: options.norm_offset, ..RmsNorm::new(1e-3) };
     let [hidden, _rstd] = m.apply_all(norm, &[x, weight]);
     let hidden = match options.score && options.all_rows {
         true => m.apply(LastRows, &[hidden, inputs.boundaries]),
@@ -172,17 +178,18 @@ pub fn decoder(options: Options, seed: u64) -> Model {
 fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inputs: &Inputs) -> ValueId {
     let name = |part: &str| format!("{part}.{layer}");
     m.graph.set_layer(Some(layer as u32));
-    let norm = |residual| RmsNorm { eps: 1e-3, weight: true, residual };
+    let norm = |residual| RmsNorm { offset: options.norm_offset, residual, ..RmsNorm::new(1e-3) };
     let weight = m.parameter(&name("attention_norm"), &[DIM]);
     let [normed, _rstd] = m.apply_all(norm(false), &[x, weight]);
     let mut qkv = project_qkv(m, options, layer, normed, inputs);
     if options.qk_norm {
         let weights =
             [m.parameter(&name("q_norm"), &[HEADS.head_dim]), m.parameter(&name("k_norm"), &[HEADS.head_dim])];
-        let op = HeadNorm { heads: HEADS, eps: 1e-3, weight: true };
+        let op = HeadNorm { offset: options.norm_offset, ..HeadNorm::new(HEADS, 1e-3) };
         [qkv, _] = m.apply_all(op, &[qkv, weights[0], weights[1]]);
     }
-    let qkv = m.apply(Rope { heads: HEADS, inverse: false }, &[qkv, inputs.table, inputs.positions]);
+    let op = Rope { rotated: options.rotated, ..Rope::new(HEADS) };
+    let qkv = m.apply(op, &[qkv, inputs.table, inputs.positions]);
     let op = Attention::causal(HEADS, 0.6, options.window, 5);
     let [attended, _lse] = m.apply_all(op, &[qkv, inputs.boundaries]);
     if options.score && !options.all_rows && layer + 1 == options.layers {
@@ -203,7 +210,7 @@ fn rest_of_layer(
     inputs: &Inputs,
 ) -> ValueId {
     let name = |part: &str| format!("{part}.{layer}");
-    let norm = |residual| RmsNorm { eps: 1e-3, weight: true, residual };
+    let norm = |residual| RmsNorm { offset: options.norm_offset, residual, ..RmsNorm::new(1e-3) };
     let weight = m.parameter(&name("mlp_norm"), &[DIM]);
     let (x, normed) = if options.fused_residual {
         let out = linear(m, options, &name("o"), attended, DIM, None, inputs);

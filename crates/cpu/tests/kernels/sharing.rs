@@ -82,16 +82,17 @@ fn norm_cases() -> Vec<Case> {
         let w = |len: usize| if weight { vec![fixed(&[len])] } else { vec![] };
         for flag in [false, true] {
             let residual = if flag { vec![rows(70)] } else { vec![] };
-            let op = RmsNorm { eps: 1e-5, weight, residual: flag };
+            let op = RmsNorm { eps: 1e-5, weight, offset: 1.0, residual: flag };
             cases.push(case(op, [vec![rows(70)], residual, w(70)].concat()));
             let so_far = if flag { vec![rows(70)] } else { vec![] };
-            let op = RmsNormGrad { weight, weight_grad: weight, accumulate: flag };
+            let op = RmsNormGrad { weight, offset: 1.0, weight_grad: weight, accumulate: flag };
             cases.push(case(op, [vec![rows(70), rows(1), rows(70)], w(70), so_far, w(70)].concat()));
         }
         let cols = HEADS.fused_cols();
         let both = [w(24), w(24)].concat();
-        cases.push(case(HeadNorm { heads: HEADS, eps: 1e-5, weight }, [vec![rows(cols)], both.clone()].concat()));
-        let op = HeadNormGrad { heads: HEADS, weight, weight_grad: weight };
+        let op = HeadNorm { heads: HEADS, eps: 1e-5, weight, offset: 1.0 };
+        cases.push(case(op, [vec![rows(cols)], both.clone()].concat()));
+        let op = HeadNormGrad { heads: HEADS, weight, offset: 1.0, weight_grad: weight };
         cases.push(case(op, [vec![rows(cols), rows(6), rows(cols)], both.clone(), both].concat()));
     }
     cases
@@ -101,7 +102,8 @@ fn other_cases() -> Vec<Case> {
     let cols = HEADS.fused_cols();
     let attention = Attention::causal(HEADS, 0.2, Some(40), 80);
     let mut cases = vec![
-        case(Rope { heads: HEADS, inverse: true }, vec![rows(cols), fixed(&[50, 24]), ids(50)]),
+        case(Rope { inverse: true, ..Rope::new(HEADS) }, vec![rows(cols), fixed(&[50, 24]), ids(50)]),
+        case(Rope { rotated: 6, ..Rope::new(HEADS) }, vec![rows(cols), fixed(&[50, 6]), ids(50)]),
         case(attention.clone(), vec![rows(cols), boundaries()]),
         case(AttentionGrad(attention), vec![rows(cols), rows(96), rows(4), rows(96), boundaries()]),
         case(Embed { dtype: DType::F32, scale: 1.0 }, vec![fixed(&[50, 33]), ids(50)]),

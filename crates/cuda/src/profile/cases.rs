@@ -97,8 +97,8 @@ pub(super) fn tiny() -> Case {
 /// Operators that move bytes. Of those that are here twice, both count.
 pub(super) fn moving() -> Vec<Case> {
     let weight = || fixed(&[DIM], DType::BF16);
-    let norm = |residual| RmsNorm { eps: 1e-5, weight: true, residual };
-    let gradient = RmsNormGrad { weight: true, weight_grad: false, accumulate: true };
+    let norm = |residual| RmsNorm { residual, ..RmsNorm::new(1e-5) };
+    let gradient = RmsNormGrad { weight: true, offset: 0.0, weight_grad: false, accumulate: true };
     let positions: Vec<i32> = (0..TOKENS as i32).collect();
     let rotary =
         || vec![tokens(HEADS.fused_cols()), fixed(&[TOKENS, HEADS.head_dim], DType::F32), per_token(DType::I32)];
@@ -111,7 +111,7 @@ pub(super) fn moving() -> Vec<Case> {
         case("gated_grad", GatedGrad::new(Activation::Silu), vec![tokens(2 * FFN), tokens(FFN)]),
     ];
     for (name, inverse) in [("rope", false), ("rope_grad", true)] {
-        let mut rope = case(name, Rope { heads: HEADS, inverse }, rotary());
+        let mut rope = case(name, Rope { inverse, ..Rope::new(HEADS) }, rotary());
         rope.contents = vec![(2, positions.clone())];
         cases.push(rope);
     }

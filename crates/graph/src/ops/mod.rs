@@ -20,7 +20,7 @@ pub use elementwise::{Add, Dropout};
 pub use embedding::{Embed, EmbedGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 pub use loss::{LastLogits, LossGrad, VocabLoss};
-pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad};
+pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};

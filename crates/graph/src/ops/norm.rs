@@ -1,16 +1,32 @@
 //! RMS normalisation over the features of a token, alone or joined with the residual sum, and over
-//! each head of the queries and keys.
+//! each head of the queries and keys. Where there is a weight, features are multiplied by `offset + w`: families such as
+//! Gemma store what their factors are above one.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, output, same_as};
 use crate::ops::Heads;
 use crate::{BackendTraits, Backward, DType, GraphError, Node, Op, Role, Value, ValueId, Work};
+
+/// What kernels add to a weight for an offset. No offset is minus zero, which leaves every weight as it is: zero would
+/// turn the sign of a weight that is minus zero.
+pub fn weight_addend(offset: f32) -> f32 {
+    if offset == 0.0 { -0.0 } else { offset }
+}
 
 /// Inputs `x, [h], [w]`; outputs `[x + h], normed, rstd`. With `residual`, `x + h` is the first output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RmsNorm {
     pub eps: f32,
     pub weight: bool,
+    /// Added to the weight where there is one.
+    pub offset: f32,
     pub residual: bool,
+}
+
+impl RmsNorm {
+    /// With a weight that is the factor itself, and no residual sum.
+    pub const fn new(eps: f32) -> Self {
+        Self { eps, weight: true, offset: 0.0, residual: false }
+    }
 }
 
 impl OpRule for RmsNorm {
@@ -74,6 +90,7 @@ impl OpRule for RmsNorm {
                 let partial = if self.residual { upstream } else { pass.partial(summed) };
                 let op = RmsNormGrad {
                     weight: self.weight,
+                    offset: self.offset,
                     weight_grad: weight_grad.is_some(),
                     accumulate: partial.is_some(),
                 };
@@ -103,6 +120,7 @@ impl OpRule for RmsNorm {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RmsNormGrad {
     pub weight: bool,
+    pub offset: f32,
     pub weight_grad: bool,
     pub accumulate: bool,
 }
@@ -152,6 +170,15 @@ pub struct HeadNorm {
     pub heads: Heads,
     pub eps: f32,
     pub weight: bool,
+    /// Added to both weights where there are any.
+    pub offset: f32,
+}
+
+impl HeadNorm {
+    /// With weights that are the factors themselves.
+    pub const fn new(heads: Heads, eps: f32) -> Self {
+        Self { heads, eps, weight: true, offset: 0.0 }
+    }
 }
 
 impl OpRule for HeadNorm {
@@ -185,7 +212,7 @@ impl OpRule for HeadNorm {
             return Err(GraphError::Invalid { op: self.name(), reason });
         }
         let weight_grad = trained == 2;
-        let op = HeadNormGrad { heads: self.heads, weight: self.weight, weight_grad };
+        let op = HeadNormGrad { heads: self.heads, weight: self.weight, offset: self.offset, weight_grad };
         let mut inputs = vec![qkv, node.outputs[1], dy];
         inputs.extend(weights);
         let dx = if weight_grad {
@@ -202,6 +229,7 @@ impl OpRule for HeadNorm {
 pub struct HeadNormGrad {
     pub heads: Heads,
     pub weight: bool,
+    pub offset: f32,
     pub weight_grad: bool,
 }
 

@@ -266,7 +266,7 @@ impl<'s> Builder<'s> {
                 if weight {
                     operands.push(self.norm_weight(forward, x));
                 }
-                forward.push(RmsNorm { eps, weight, residual: false }, &operands, &[class, STATISTICS]);
+                forward.push(RmsNorm { weight, ..RmsNorm::new(eps) }, &operands, &[class, STATISTICS]);
             }
             5 => {
                 let weight = draw.flag(0);
@@ -275,7 +275,7 @@ impl<'s> Builder<'s> {
                     operands.push(self.norm_weight(forward, x));
                 }
                 let classes = [CLASSES[draw.second as usize % CLASSES.len()], class, STATISTICS];
-                forward.push(RmsNorm { eps, weight, residual: true }, &operands, &classes);
+                forward.push(RmsNorm { weight, residual: true, ..RmsNorm::new(eps) }, &operands, &classes);
             }
             6 if forward.cols(x).is_multiple_of(2) => {
                 forward.push(Gated::new(draw.activation()), &[x], &[class]);
@@ -330,12 +330,12 @@ impl<'s> Builder<'s> {
         let mut qkv = forward.push(Linear::forward(), &[x, weight], &[Class("b")]);
         if draw.flag(0) {
             let weights = ["q_norm", "k_norm"].map(|name| self.parameter(&mut forward.graph, name, &[HEADS.head_dim]));
-            let op = HeadNorm { heads: HEADS, eps: 1e-6, weight: true };
+            let op = HeadNorm::new(HEADS, 1e-6);
             qkv = forward.push(op, &[qkv, weights[0], weights[1]], &[Class("c"), STATISTICS]);
         }
         let [table, positions, boundaries] =
             ["rotary", "positions", "boundaries"].map(|name| self.input(&mut forward.graph, name));
-        let rotated = forward.push(Rope { heads: HEADS, inverse: false }, &[qkv, table, positions], &[Class("d")]);
+        let rotated = forward.push(Rope::new(HEADS), &[qkv, table, positions], &[Class("d")]);
         let op = Attention { heads: HEADS, scale: 0.7, window: None, max_length: self.sketch.tokens };
         forward.push(op, &[rotated, boundaries], &[class, STATISTICS]);
     }

@@ -55,14 +55,14 @@ pub fn apply(op: &Op, saw: &[Symbol], outputs: usize, sum_bytes: usize) -> Vec<S
         return (0..outputs).map(|position| symbol((name, position, saw))).collect();
     };
     // The norm of a sum is the same whether the sum is made on the way or was there before.
-    let RmsNorm { eps, weight, residual } = norm;
+    let RmsNorm { eps, weight, offset, residual } = norm;
     let (mut made, mut normed) = (Vec::new(), saw[0]);
     if *residual {
         let sum = symbol(("sum", saw[0], saw[1]));
         made.push(sum);
         normed = intact(sum, sum_bytes);
     }
-    let scale = weight.then(|| saw[saw.len() - 1]);
+    let scale = weight.then(|| (offset.to_bits(), saw[saw.len() - 1]));
     made.push(symbol(("norm", eps.to_bits(), normed, scale)));
     made.push(symbol(("rstd", eps.to_bits(), normed)));
     made
