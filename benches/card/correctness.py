@@ -18,8 +18,6 @@ COLUMNS = [["tests", "tests", "count"], ["processes", "processes", "count"], ["p
 TESTS_PER_PROCESS = 3
 # Each takes about as long as all others of its executable; begun first, so that none is left alone in the end.
 LONG = ["train.training", "conformance.attention", "conformance.linear", "conformance.autodiff", "conformance.update"]
-# Compiles for architectures that are not here, on all cores.
-ALONE = "cuda.kernels"
 
 
 def listed(executable: Path, bench: Bench) -> list:
@@ -29,10 +27,8 @@ def listed(executable: Path, bench: Bench) -> list:
     return [line[: -len(": test")] for line in said.stdout.splitlines() if line.endswith(": test")]
 
 
-def shards(name: str, tests: list) -> list:
-    """The tests of each process. Tests that change the environment of a process stay by themselves anyway."""
-    if name == ALONE:
-        return [tests]
+def shards(tests: list) -> list:
+    """The tests of each process."""
     count = -(-len(tests) // TESTS_PER_PROCESS)
     return [tests[i::count] for i in range(count)]
 
@@ -74,9 +70,9 @@ def run(bench: Bench, pattern: str) -> Stage:
         stage.checks.append(Check("test executables", False, f"none in {bench.tests} is called {pattern}"))
         return stage
     lists = side_by_side([partial(listed, path, bench) for path in executables], bench.workers)
-    dealt = [(path, shard) for path, tests in zip(executables, lists) for shard in shards(path.name, tests)]
+    dealt = [(path, shard) for path, tests in zip(executables, lists) for shard in shards(tests)]
     say(f"{sum(map(len, lists))} tests in {len(dealt)} processes, {bench.workers} side by side")
-    left = {path: len(shards(path.name, tests)) for path, tests in zip(executables, lists)}
+    left = {path: len(shards(tests)) for path, tests in zip(executables, lists)}
     lock = threading.Lock()
 
     def one(path: Path, shard: list) -> tuple:

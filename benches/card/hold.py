@@ -6,7 +6,7 @@
 import ctypes
 import sys
 
-CHUNK_BYTES = 256 << 20
+CHUNK_BYTES = 4 << 30
 
 
 def required(status: int, what: str) -> None:
@@ -16,7 +16,10 @@ def required(status: int, what: str) -> None:
 
 def main() -> None:
     ordinal, left_bytes = int(sys.argv[1]), int(sys.argv[2])
-    cuda = ctypes.CDLL("libcuda.so.1")
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        sys.exit(f"no driver: {error}")
     device, context = ctypes.c_int(), ctypes.c_void_p()
     required(cuda.cuInit(0), "cuInit")
     required(cuda.cuDeviceGet(ctypes.byref(device), ordinal), "cuDeviceGet")

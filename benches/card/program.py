@@ -55,7 +55,8 @@ class Said:
     def error(self) -> str:
         """Its error in one line."""
         if self.timed_out:
-            return f"not finished after {self.seconds:.0f} s"
+            reached = "the time limit was reached before it began"
+            return f"not finished after {self.seconds:.0f} s" if self.seconds else reached
         lines = [line for line in self.stderr.splitlines() if line.startswith("error")] or self.stderr.splitlines()[-3:]
         return f"exit {self.code}: {' '.join(lines)[:300]}"
 
@@ -98,7 +99,7 @@ def call(arguments: list, clock: Clock, environment: Optional[dict] = None, cwd:
     began = time.monotonic()
     limit_s = min(seconds_max, clock.left_s())
     if limit_s <= 0:
-        return Said(-1, "", "the time limit was reached before the start", 0.0, timed_out=True)
+        return Said(-1, "", "", 0.0, timed_out=True)
     child = start(arguments, environment, cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     timed_out = False
     try:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random models, methods, tasks, precisions and budgets: is what is used within the plan, and the plan within the budget?
 
-    python3 benches/card/random_budgets.py --program PLIMSOLL --seed 1 --seconds 500 --workers 8 [--device cuda:0] [--out FILE]
+    python3 benches/card/random_budgets.py --program PLIMSOLL --seed 1 2 3 --seconds 500 --workers 8 [--out FILE]
 
 Every case is made from its seed and number alone, so that a failure can be run again (--first N --cases 1).
 """
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+import first_start
 import rows
 from program import GIB, MIB, Bench, Check, Clock, Said, Stage, card_memory, end_all, overrun, say
 
@@ -265,8 +266,8 @@ def summed_up(records: list, on_card: bool) -> list:
     benched = ratios_of(records, "host", "bench")
     near = sum(ratio >= HOST_USED_MIN for ratio in benched)
     share = near / max(1, len(benched))
-    checks.append(Check(f"host used ≥ {HOST_USED_MIN} × planned in {HOST_SHARE_MIN:.0%} of bench", share >= HOST_SHARE_MIN,
-                        f"in {share:.1%}", {"runs": near}))
+    name = f"host used ≥ {HOST_USED_MIN} × planned in {HOST_SHARE_MIN:.0%} of bench"
+    checks.append(Check(name, share >= HOST_SHARE_MIN, f"in {share:.1%}", {"runs": near}))
     for kind in ("bench", "train"):
         times = [r["report"] for r in records if "report" in r and r["kind"] == kind]
         predicted = spread([t["predicted_step_ms"] / t["step_ms"] for t in times if t["step_ms"]])
@@ -278,8 +279,8 @@ def summed_up(records: list, on_card: bool) -> list:
 def kinds(records: list) -> str:
     count = lambda kind: sum(r["kind"] == kind for r in records)
     rows_by = lambda mode: sum(r["kind"] == "train" and r["run"]["data"]["mode"] == mode for r in records)
-    return (f"{count('bench')} of bench, {rows_by('cached')} of train on cached and {rows_by('streaming')} on streamed rows, "
-            f"{count('too large')} too large for the card")
+    return (f"{count('bench')} of bench, {rows_by('cached')} of train on cached and {rows_by('streaming')} on streamed "
+            f"rows, {count('too large')} too large for the card")
 
 
 def run(bench: Bench, seeds: list, seconds: float, workers: int) -> Stage:
@@ -309,15 +310,16 @@ def main() -> int:
         bench = Bench(arguments.program.resolve(), Path(), arguments.device, clock, Path(scratch), arguments.workers)
         stage = Stage("random budgets", COLUMNS)
         try:
+            first = first_start.run(bench)
             for seed in arguments.seed:
                 share = arguments.seconds / len(arguments.seed)
                 stage.raw += sweep(bench, seed, share, arguments.workers, arguments.first, arguments.cases)
         finally:
             end_all()
-        stage.checks = summed_up(stage.raw, bench.on_card)
+        stage.checks = first.checks + summed_up(stage.raw, bench.on_card)
     if arguments.out:
         arguments.out.write_text(json.dumps(stage.raw))
-    print(stage_table(stage.as_json()))
+    print(stage_table(first.as_json()), stage_table(stage.as_json()), sep="\n")
     return 0 if all(check.passed for check in stage.checks) else 1
 
 

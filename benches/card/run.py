@@ -23,6 +23,7 @@ from pathlib import Path
 
 import correctness
 import faults
+import first_start
 import random_budgets
 import same_bits
 import timed
@@ -33,9 +34,6 @@ STAGES = ["correctness", "faults", "same-bits", "timed", "random"]
 ARCHIVE = REPOSITORY / "carry/card.tar.xz"
 # Kept back at the end, to write tables.
 RESERVE_SECONDS = 5
-TINY = {"model": {"family": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
-                  "num_key_value_heads": 1, "intermediate_size": 128, "vocab_size": 333, "init": "random"},
-        "task": "pretrain", "data": {"max_length": 32}, "batch": {"sequences": 2}}
 
 
 def parsed() -> argparse.Namespace:
@@ -44,7 +42,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--archive", type=Path, default=ARCHIVE, help="what pack.sh made (default: carry/card.tar.xz)")
     parser.add_argument("--program", type=Path, help="this binary instead of the archive's")
     parser.add_argument("--tests", type=Path, help="test executables in this folder instead of the archive's")
-    parser.add_argument("--before", type=Path, help="another binary, timed in turns with the one under test")
+    parser.add_argument("--before", type=Path, help="a binary to time in turns with it (default: one that was packed)")
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to try the script out")
     parser.add_argument("--only", type=stages, default=STAGES, metavar="STAGE,…", help=f"some of {', '.join(STAGES)}")
     parser.add_argument("--limit", type=float, default=480, metavar="SECONDS", help="for everything (default: 480)")
@@ -53,9 +51,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", choices=["short", "all"], default="short", help="of the timed runs")
     parser.add_argument("--repeats", type=int, metavar="N", help="of each timed run (default: 1, with --before 2)")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[1], metavar="N,…")
-    parser.add_argument("--random-seconds", type=float, default=150, metavar="SECONDS", help="for the random budgets, at most")
+    parser.add_argument("--random-seconds", type=float, default=150, metavar="SECONDS", help="at most (default: 150)")
     parser.add_argument("--random-workers", type=int, metavar="N", help="random budgets side by side (default: 8 at most)")
-    parser.add_argument("--out", type=Path, default=os.environ.get("OUT") or None, help="folder for card.json (default: $OUT)")
+    parser.add_argument("--out", type=Path, default=os.environ.get("OUT") or None, help="for card.json (default: $OUT)")
     arguments = parser.parse_args()
     unknown = [stage for stage in arguments.only if stage not in STAGES]
     if unknown:
@@ -68,13 +66,13 @@ def parsed() -> argparse.Namespace:
 def unpack(archive: Path, folder: Path) -> dict:
     """Unpacks the archive; what it says about the build."""
     if not archive.is_file():
-        sys.exit(f"error: {archive} does not exist\nhint: make it with benches/card/pack.sh on a machine with a Rust toolchain")
+        sys.exit(f"error: {archive} does not exist\n"
+                 "hint: make it with benches/card/pack.sh on a machine with a Rust toolchain")
     with tarfile.open(archive) as tar:
-        # Our own archive; members of others could lead out of the folder.
-        inside = [m for m in tar.getmembers() if m.isfile() and not m.name.startswith("/") and ".." not in m.name]
-        tar.extractall(folder, members=inside)
+        # Older Pythons have no filter and need none for an archive of our own.
+        tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     build = json.loads((folder / "build.json").read_text())
-    say(f"unpacked {archive.name}: build {build['commit']}, {len(inside)} files")
+    say(f"unpacked {archive.name}: build {build['commit']}, {sum(1 for _ in (folder / 'tests').iterdir())} test executables")
     return build
 
 
@@ -103,20 +101,6 @@ def at_build_path(root: str):
             parent.rmdir()
 
 
-def warm_up(bench: Bench) -> Stage:
-    """The first start on a machine compiles kernels and measures the card; nobody else may be on it then."""
-    stage = Stage("first start", [["seconds", "seconds", "seconds"], ["first update after s", "first_step_s", "seconds"],
-                                  ["counted", "counted", "text"]])
-    file = bench.write("tiny", TINY)
-    for name in ("first start: compiles kernels, measures the card", "second start"):
-        said = bench.plimsoll("bench", file, "--steps", 1, "--json")
-        report = said.json() if said.code == 0 else {}
-        figures = {"seconds": said.seconds, "first_step_s": report.get("first_step_s"), "counted": report.get("gpu_counted")}
-        stage.checks.append(Check(name, said.code == 0, "" if said.code == 0 else said.error(), figures))
-        say(f"{name}: {said.seconds:.1f} s{'' if said.code == 0 else ' FAILED ' + said.error()}")
-    return stage
-
-
 def random_stage(bench: Bench, arguments: argparse.Namespace, first: Stage) -> Stage:
     seconds = min(arguments.random_seconds, bench.clock.left_s() - RESERVE_SECONDS)
     workers = arguments.random_workers or min(8, bench.workers)
@@ -128,7 +112,7 @@ def random_stage(bench: Bench, arguments: argparse.Namespace, first: Stage) -> S
 
 
 def run_stages(bench: Bench, arguments: argparse.Namespace) -> list:
-    first = timed_stage(partial(warm_up, bench), "first start")
+    first = timed_stage(partial(first_start.run, bench), "first start")
     if not all(check.passed for check in first.checks):
         say("the program does not run on this device; nothing else is tried")
         return [first]
@@ -173,7 +157,8 @@ def main() -> int:
         build = {"commit": f"of {arguments.program}"} if complete else unpack(arguments.archive, packed)
         program = (arguments.program or packed / "plimsoll").resolve()
         tests = (arguments.tests or packed / "tests").resolve()
-        before = arguments.before.resolve() if arguments.before else None
+        before = (arguments.before or packed / "plimsoll-before").resolve()
+        before = before if before.is_file() else None
         bench = Bench(program, tests, arguments.device, clock, scratch, arguments.workers, before)
         try:
             with at_build_path(build.get("root", str(REPOSITORY))):
@@ -182,10 +167,12 @@ def main() -> int:
             end_all()
     card = {"build": build, "machine": machine or {"name": arguments.device}, "device": arguments.device,
             "seconds": time.monotonic() - began, "stages": stages}
-    print("\n".join([summary(card), *[stage_table(stage) for stage in stages]]), flush=True)
+    tables = "\n".join([summary(card), *[stage_table(stage) for stage in stages]])
+    print(tables, flush=True)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "card.json").write_text(json.dumps(card, indent=1))
+        (arguments.out / "card.md").write_text(tables)
         say(f"all figures: {arguments.out / 'card.json'}")
     failed = [check["name"] for stage in stages for check in stage["checks"] if not check["passed"]]
     say(f"{len(failed)} checks failed: {', '.join(failed)}" if failed else "all checks passed")

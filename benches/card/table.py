@@ -73,15 +73,18 @@ def docs_table(card: dict) -> str:
     headers = ["run", "file", "budget", "tok/s", "on card GB", "used / planned", "host MiB", "host used / planned",
                "micro-batch", "ms", "predicted / measured"]
     rows, named = [], None
-    for check in next(stage for stage in card["stages"] if stage["name"] == "timed")["checks"]:
+    timed = next((stage for stage in card["stages"] if stage["name"] == "timed"), None)
+    if timed is None:
+        sys.exit("error: these figures are of a call without the timed stage\nhint: run.py --only timed --rows all")
+    for check in timed["checks"]:
         f = check["figures"]
         if not f:
             continue
         first = f["run"] != named
         named = f["run"]
         host_mib = statistics.median(f["host_used_bytes"]) / (1 << 20)
-        rows.append([f["run"] if first else "", f"`{f['file']}`" if first else "", f["budget"], cell(f["tokens_per_s"], "count"),
-                     cell(f["card_used_bytes"], "gb"), cell(f["card_ratio"], "fine"), f"{host_mib:.0f}",
+        rows.append([f["run"] if first else "", f"`{f['file']}`" if first else "", f["budget"],
+                     cell(f["tokens_per_s"], "count"), cell(f["card_used_bytes"], "gb"), cell(f["card_ratio"], "fine"), f"{host_mib:.0f}",
                      cell(f["host_ratio"], "ratio"), cell(f["micro_batch_tokens"], "text"), cell(f["step_ms"], "count"),
                      cell(f["predicted_ratio"], "ratio")])
     machine, build = card["machine"], card["build"]
