@@ -38,7 +38,7 @@ for line in sys.stdin:
 
 if [ -z "$program" ]; then
     echo "== the program" >&2
-    program="$(cargo build --release -p plimsoll --message-format=json | executables | awk '{print $3}')"
+    program="$(cargo build --release -p plimsoll --message-format=json | executables | cut -d' ' -f3-)"
 fi
 cp "$program" "$stage/plimsoll"
 [ -z "$before" ] || cp "$before" "$stage/plimsoll-before"

@@ -1,6 +1,8 @@
 """One micro-batch size and one number of loss chunks: the same losses to the last bit, whatever the budget and the mode."""
 
+import json
 from functools import partial
+from typing import NamedTuple
 
 from program import GIB, Bench, Check, Said, Stage, say, side_by_side
 
@@ -13,7 +15,7 @@ SHARES = [0.0, 0.25, 0.5, 1.0]
 
 def models(on_card: bool) -> dict:
     """Small enough to take seconds, large enough that budgets lead to different plans."""
-    size, layers, length, vocabulary = (1024, 8, 512, 32000) if on_card else (96, 4, 64, 333)
+    size, layers, length, vocabulary = (1024, 8, 512, 32000) if on_card else (256, 6, 192, 333)
     shape = {"hidden_size": size, "num_hidden_layers": layers, "num_attention_heads": 16 if on_card else 4,
              "num_key_value_heads": 4 if on_card else 2, "intermediate_size": 3 * size, "vocab_size": vocabulary,
              "init": "random"}
@@ -40,15 +42,26 @@ def planned(said: Said, memory: str) -> int:
     return said.json()[memory]["planned_bytes"]
 
 
-def compare(name: str, ended: list, memory: str) -> Check:
-    """All losses of one model against the first."""
-    failures = [f"{mode}: {said.error()}" for _, mode, said in ended if said.code != 0]
+class Ran(NamedTuple):
+    """A run and the plan for it."""
+
+    model: str
+    mode: str
+    bench: Said
+    plan: Said
+
+
+def compare(name: str, runs: list, memory: str) -> Check:
+    """All losses of one model."""
+    failures = [f"{run.mode}: {said.error()}" for run in runs for said in (run.bench, run.plan) if said.code != 0]
     if failures:
         return Check(name, False, "; ".join(failures)[:400])
-    reports = [(mode, said.json()) for _, mode, said in ended]
+    reports = [(run.mode, run.bench.json()) for run in runs]
     losses = {(report["loss_first"], report["loss_last"]) for _, report in reports}
-    plans = sorted({report[memory]["planned_bytes"] for _, report in reports})
-    figures = {"runs": len(reports), "plans": len(plans), "lowest_bytes": plans[0], "highest_bytes": plans[-1],
+    # The layout and what is recomputed; sizes of the process differ from run to run by themselves.
+    plans = {(plan["layout"]["arena_bytes"], json.dumps(plan["recompute"])) for plan in (run.plan.json() for run in runs)}
+    sizes = [report[memory]["planned_bytes"] for _, report in reports]
+    figures = {"runs": len(reports), "plans": len(plans), "lowest_bytes": min(sizes), "highest_bytes": max(sizes),
                "loss": sorted({last for _, last in losses})}
     why = ""
     if len(losses) > 1:
@@ -67,7 +80,7 @@ def run(bench: Bench) -> Stage:
         jobs.append(partial(bench.plimsoll, "plan", file, "--goal", "lowest", "--json"))
         jobs.append(partial(bench.plimsoll, "plan", file, free, "40GiB" if bench.on_card else "4GiB", "--json"))
     plans = side_by_side(jobs, bench.workers)
-    jobs, owners = [], []
+    jobs, planning, owners = [], [], []
     for (name, file), lowest, highest in zip(files.items(), plans[0::2], plans[1::2]):
         try:
             low, high = planned(lowest, bench.memory), planned(highest, bench.memory)
@@ -80,11 +93,13 @@ def run(bench: Bench) -> Stage:
         budgets += [(budgets[0][0], "eager"), (budgets[-1][0], "eager")]
         for budget, mode in budgets:
             owners.append((name, mode))
-            jobs.append(partial(bench.plimsoll, "bench", file, *bench.budget(budget), "--mode", mode,
-                                "--steps", STEPS, "--json"))
-    ended = side_by_side(jobs, bench.workers)
-    for name in dict.fromkeys(name for name, _ in owners):
-        check = compare(name, [(n, mode, said) for (n, mode), said in zip(owners, ended) if n == name], bench.memory)
+            flags = [*bench.budget(budget), "--mode", mode, "--json"]
+            jobs.append(partial(bench.plimsoll, "bench", file, *flags, "--steps", STEPS))
+            planning.append(partial(bench.plimsoll, "plan", file, *flags))
+    ended, plans = side_by_side(jobs, bench.workers), side_by_side(planning, bench.workers)
+    runs = [Ran(*owner, said, plan) for owner, said, plan in zip(owners, ended, plans)]
+    for name in dict.fromkeys(run.model for run in runs):
+        check = compare(name, [run for run in runs if run.model == name], bench.memory)
         say(f"{'passed' if check.passed else 'FAILED'}  same bits, {name} {check.why}")
         stage.checks.append(check)
     return stage

@@ -84,7 +84,8 @@ def docs_table(card: dict) -> str:
         named = f["run"]
         host_mib = statistics.median(f["host_used_bytes"]) / (1 << 20)
         rows.append([f["run"] if first else "", f"`{f['file']}`" if first else "", f["budget"],
-                     cell(f["tokens_per_s"], "count"), cell(f["card_used_bytes"], "gb"), cell(f["card_ratio"], "fine"), f"{host_mib:.0f}",
+                     cell(f["tokens_per_s"], "count"), cell(f["card_used_bytes"], "gb"),
+                     cell(f["card_ratio"], "fine"), f"{host_mib:.0f}",
                      cell(f["host_ratio"], "ratio"), cell(f["micro_batch_tokens"], "text"), cell(f["step_ms"], "count"),
                      cell(f["predicted_ratio"], "ratio")])
     machine, build = card["machine"], card["build"]
