@@ -11,7 +11,7 @@ const ARENA_BYTES: usize = 1024;
 fn buffer(value: u32, offset: usize, dims: &[usize]) -> Buffer {
     let shape = Shape::new(dims);
     let region = Region { place: Place::Device, offset, bytes: shape.elements() * 4 };
-    Buffer { value: ValueId(value), slot: None, region, shape, dtype: DType::F32, extent: Extent::Fixed }
+    Buffer { value: ValueId(value), slot: None, region, shape, storage: DType::F32.into(), extent: Extent::Fixed }
 }
 
 fn step(op: impl Into<Op>, inputs: &[Buffer], outputs: &[Buffer]) -> Step {
@@ -34,7 +34,7 @@ fn objection(step_in_question: Step) -> Option<String> {
         step_in_question.inputs.iter().map(|&b| step(Pointwise(Activation::Relu), &[], &[b])).collect();
     let results = step_in_question.outputs.clone();
     steps.push(step_in_question);
-    let schedule = Schedule { steps, initial: Vec::new(), results };
+    let schedule = Schedule { steps, recorded: false, initial: Vec::new(), results };
     verify_schedule("in place", &schedule, &[], ARENA_BYTES, 0).err().map(|violation| violation.reason)
 }
 

@@ -1,44 +1,44 @@
 //! Plans for a well-known model on cards of several sizes, without any of them.
 
-use plimsoll_graph::DType;
-use plimsoll_models::{DecoderConfig, Head, Lora, OptimizerKind, Recipe, Targets, build, preset};
+mod decoders;
+
+use decoders::{Score, Vocabulary};
+use plimsoll_graph::{DType, Streams};
+use plimsoll_models::{Architecture, Built, Head, Lora, Recipe, Targets, build, preset};
 use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, known_device, plan};
 
 const GIB: u64 = 1 << 30;
 
 fn lora() -> Recipe {
-    Recipe {
-        head: Head::Vocabulary,
-        lora: Some(Lora { r: 16, alpha: 32.0, dropout: 0.1, targets: Targets::AllLinear, rslora: false }),
-        freeze: Vec::new(),
-        optimizer: OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
-        clip: Some(1.0),
-        compute: DType::BF16,
-        state: DType::F32,
-        master: true,
-    }
+    let lora = Lora { r: 16, alpha: 32.0, dropout: 0.1, targets: Targets::AllLinear, rslora: false };
+    Recipe { lora: Some(lora), compute: DType::BF16, master: true, ..decoders::full() }
 }
 
-fn plan_for(config: &DecoderConfig, device: &DeviceProfile, gpu_bytes: u64, goal: Goal) -> Result<Chosen, PlanError> {
-    plan_recipe(&lora(), config, device, gpu_bytes, goal)
-}
-
-fn plan_recipe(
-    recipe: &Recipe,
-    config: &DecoderConfig,
+fn plan_for(
+    config: &Architecture,
     device: &DeviceProfile,
     gpu_bytes: u64,
     goal: Goal,
-) -> Result<Chosen, PlanError> {
-    let build = |batch, chunks| {
-        build(config, recipe, batch, chunks).map(|b| b.program).map_err(|e| PlanError::Build(e.to_string()))
-    };
+) -> Result<Chosen<Built>, PlanError> {
+    plan_head(&Vocabulary, config, device, gpu_bytes, goal)
+}
+
+fn plan_head(
+    head: &dyn Head,
+    config: &Architecture,
+    device: &DeviceProfile,
+    gpu_bytes: u64,
+    goal: Goal,
+) -> Result<Chosen<Built>, PlanError> {
+    let recipe = lora();
+    let build = |batch, chunks| Ok(build(config, head, &recipe, batch, chunks).expect("a valid program"));
     plan(&Request {
         build: &build,
         sequences: 8,
         tokens: None,
-        group: recipe.head.group(),
-        max_length: 512,
+        group: decoders::group(head),
+        max_length: Streams::one(512),
+        chunked_loss: head.uses_vocabulary(),
         device,
         budgets: Budgets { gpu_bytes, host_bytes: 16 * GIB },
         fixed: Fixed { gpu_context_bytes: device.context_bytes, host_process_bytes: 512 << 20, host_data_bytes: 0 },
@@ -71,9 +71,8 @@ fn mistral_lora_on_24_and_80_gib() {
 fn mistral_reward_on_an_a100() {
     let config = preset("mistral-7b").expect("a preset").expect("valid");
     let device = known_device("A100 80GB").expect("in the table");
-    let reward = Recipe { head: Head::Score, ..lora() };
     for (gib, goal) in [(80, Goal::Fastest), (24, Goal::Fastest), (16, Goal::Fastest), (80, Goal::Lowest)] {
-        let chosen = plan_recipe(&reward, &config, &device, gib * GIB, goal).expect("fits");
+        let chosen = plan_head(&Score, &config, &device, gib * GIB, goal).expect("fits");
         let report = &chosen.report;
         assert!(report.gpu.planned_bytes <= gib * GIB);
         assert!(report.gpu.categories.loss < 64 << 20, "{:?}", report.gpu.categories);

@@ -6,18 +6,22 @@ mod symbols;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use plimsoll_graph::{BatchShape, Class, Extent, Graph, Op, Phase, Program, Target, ValueId};
+use decoders::{Score, Vocabulary};
+use plimsoll_graph::{BackendTraits, Class, Extent, Graph, Op, Phase, Program, ScheduleId, ValueId};
 use plimsoll_models::{Head, Recipe};
 use plimsoll_plan::lifetimes::lifetimes;
 use plimsoll_plan::recompute::{droppable, recompute};
 use plimsoll_plan::verify::verify;
 use plimsoll_plan::{Drops, assemble};
 
-const TARGET: Target = Target { workers: 2, partial_rows: 0, matmul_workspace_bytes: 0 };
+const TRAITS: BackendTraits = BackendTraits { workers: 2, partial_rows: 0, matmul_workspace_bytes: 0 };
 
 fn programs() -> Vec<(&'static str, Program)> {
-    let batch = BatchShape { tokens: 12, sequences: 3, max_length: 8 };
-    let program = |family: &str, recipe: &Recipe| decoders::program(&decoders::config(family, 4), recipe, batch, 3);
+    let batch = decoders::batch(12, 3, 8);
+    let with_head = |head: &dyn Head, family: &str, recipe: &Recipe| {
+        decoders::program(&decoders::config(family, 4), head, recipe, batch, 3)
+    };
+    let program = |family: &str, recipe: &Recipe| with_head(&Vocabulary, family, recipe);
     let half = ["model.embed_tokens*", "model.layers.0", "model.layers.1"].map(str::to_owned).to_vec();
     let values = Recipe { freeze: vec!["*.v_proj*".into()], ..decoders::full() };
     vec![
@@ -28,8 +32,8 @@ fn programs() -> Vec<(&'static str, Program)> {
         ("qwen2, full, with biases", program("qwen2", &decoders::full())),
         ("qwen3, full", program("qwen3", &decoders::full())),
         ("qwen3, LoRA", program("qwen3", &decoders::lora())),
-        ("llama, reward, full", program("llama", &Recipe { head: Head::Score, ..decoders::full() })),
-        ("qwen3, reward, LoRA", program("qwen3", &Recipe { head: Head::Score, ..decoders::lora() })),
+        ("llama, reward, full", with_head(&Score, "llama", &decoders::full())),
+        ("qwen3, reward, LoRA", with_head(&Score, "qwen3", &decoders::lora())),
     ]
 }
 
@@ -60,7 +64,7 @@ fn rebuilt_layers(graph: &Graph) -> BTreeSet<Option<u32>> {
 
 /// The least memory in which the loss can run, with all that is kept for the backward pass.
 fn bytes_at_loss(graph: &Graph) -> usize {
-    lifetimes(graph, &TARGET).profile(graph.nodes.len())[loss_node(graph)]
+    lifetimes(graph, &TRAITS).profile(graph.nodes.len())[loss_node(graph)]
 }
 
 /// Values made up to the loss and read after it.
@@ -74,7 +78,7 @@ fn kept_at_loss(graph: &Graph) -> Vec<ValueId> {
 #[test]
 fn each_further_layer_frees_memory_at_the_loss_or_changes_nothing() {
     for (name, program) in programs() {
-        let graph = &program.micro_step;
+        let graph = program.graph(ScheduleId::MICRO_STEP);
         let before = bytes_at_loss(graph);
         for (class, layers) in droppable(graph) {
             let mut previous = before;
@@ -92,7 +96,7 @@ fn each_further_layer_frees_memory_at_the_loss_or_changes_nothing() {
 #[test]
 fn dropped_values_are_gone_at_the_loss_in_the_first_layers_only() {
     for (name, program) in programs() {
-        let graph = &program.micro_step;
+        let graph = program.graph(ScheduleId::MICRO_STEP);
         for (class, layers) in droppable(graph) {
             for k in 0..=layers.len() {
                 let dropped = recompute(graph, &only(class, k));
@@ -107,7 +111,7 @@ fn dropped_values_are_gone_at_the_loss_in_the_first_layers_only() {
 #[test]
 fn the_backward_pass_reads_what_it_read_before() {
     for (name, program) in programs() {
-        let graph = &program.micro_step;
+        let graph = program.graph(ScheduleId::MICRO_STEP);
         let reads = |graph: &Graph| -> Vec<(Op, Vec<String>, Vec<ValueId>)> {
             let label = |v: &ValueId| {
                 let value = graph.value(*v);
@@ -129,7 +133,7 @@ fn the_backward_pass_reads_what_it_read_before() {
 #[test]
 fn what_is_rebuilt_is_there_before_it_is_read_and_not_for_nothing() {
     for (name, program) in programs() {
-        let graph = &program.micro_step;
+        let graph = program.graph(ScheduleId::MICRO_STEP);
         for drops in all_drops(graph) {
             let dropped = recompute(graph, &drops);
             let made_by = dropped.producers();
@@ -153,7 +157,7 @@ fn what_is_rebuilt_is_there_before_it_is_read_and_not_for_nothing() {
 #[test]
 fn a_layer_is_rebuilt_without_the_ones_before_it() {
     for (name, program) in programs() {
-        let graph = &program.micro_step;
+        let graph = program.graph(ScheduleId::MICRO_STEP);
         for (class, layers) in droppable(graph) {
             for k in 1..=layers.len() {
                 let rebuilt = rebuilt_layers(&recompute(graph, &only(class, k)));
@@ -169,7 +173,7 @@ fn a_layer_is_rebuilt_without_the_ones_before_it() {
 #[test]
 fn a_norm_is_rebuilt_from_its_sum_alone() {
     for (name, program) in programs() {
-        let graph = &program.micro_step;
+        let graph = program.graph(ScheduleId::MICRO_STEP);
         for class in [Class("attn_norm"), Class("mlp_norm")] {
             let layers = droppable(graph)[&class].len();
             let dropped = recompute(graph, &only(class, layers));
@@ -187,7 +191,7 @@ fn a_norm_is_rebuilt_from_its_sum_alone() {
 fn a_norm_whose_sum_is_dropped_too_is_rebuilt_with_it_once() {
     let (name, program) = programs().swap_remove(0);
     let drops = Drops(["mlp_norm", "residual_mid"].map(|class| (Class(class), 1)).into());
-    let dropped = recompute(&program.micro_step, &drops);
+    let dropped = recompute(program.graph(ScheduleId::MICRO_STEP), &drops);
     let norms = dropped.nodes.iter().filter(|n| n.phase == Phase::Recompute);
     let norms: Vec<bool> =
         norms.filter_map(|n| if let Op::RmsNorm(norm) = &n.op { Some(norm.residual) } else { None }).collect();
@@ -197,7 +201,7 @@ fn a_norm_whose_sum_is_dropped_too_is_rebuilt_with_it_once() {
 #[test]
 fn with_everything_dropped_only_the_layers_inputs_are_kept() {
     for (name, program) in programs() {
-        let graph = &program.micro_step;
+        let graph = program.graph(ScheduleId::MICRO_STEP);
         let dropped = recompute(graph, &everything(graph));
         let trained: BTreeSet<_> = droppable(graph).values().flatten().copied().collect();
         let rows = |v: ValueId| dropped.value(v).shape.rows();
@@ -226,9 +230,9 @@ fn with_everything_dropped_only_the_layers_inputs_are_kept() {
 #[test]
 fn plans_with_dropped_classes_hold() {
     for (name, program) in programs() {
-        for drops in all_drops(&program.micro_step) {
-            let micro_step = recompute(&program.micro_step, &drops);
-            let plan = assemble(&Program { micro_step, ..program.clone() }, &TARGET);
+        for drops in all_drops(program.graph(ScheduleId::MICRO_STEP)) {
+            let micro_step = recompute(program.graph(ScheduleId::MICRO_STEP), &drops);
+            let plan = assemble(&decoders::with_micro_step(&program, micro_step), &TRAITS);
             assert_eq!(verify(&plan), Ok(()), "{name}: {drops:?}");
             assert!(plan.arena_bytes >= plan.lower_bound_bytes);
         }
@@ -239,28 +243,26 @@ fn plans_with_dropped_classes_hold() {
 /// say what is dropped come along.
 #[test]
 fn reward_models_go_on_with_a_row_per_sequence() {
-    let batch = BatchShape { tokens: 96, sequences: 4, max_length: 24 };
+    let batch = decoders::batch(96, 4, 24);
     for recipe in [decoders::full(), decoders::lora()] {
-        let recipe = Recipe { head: Head::Score, ..recipe };
-        let program = decoders::program(&decoders::config("llama", 8), &recipe, batch, 1);
-        for graph in [&program.micro_step, &program.evaluate] {
+        let program = decoders::program(&decoders::config("llama", 8), &Score, &recipe, batch, 1);
+        for graph in [program.graph(ScheduleId::MICRO_STEP), program.graph(ScheduleId::EVALUATE)] {
             let attention = graph.nodes.iter().rposition(|n| matches!(n.op, Op::Attention(_))).expect("attention");
             let behind = &graph.nodes[attention + 1..=loss_node(graph)];
             let made = behind.iter().flat_map(|n| &n.outputs).map(|&v| graph.value(v)).filter(|v| v.slot.is_none());
             assert!(made.clone().count() > 10);
             for value in made {
                 let found = (value.extent, value.shape.rows());
-                assert_eq!(found, (Extent::Sequences, batch.sequences), "{}", value.name);
+                assert_eq!(found, (Extent::SEQUENCES, batch.main().sequences), "{}", value.name);
             }
         }
-        let language = Recipe { head: Head::Vocabulary, ..recipe };
-        let all_rows = decoders::program(&decoders::config("llama", 8), &language, batch, 1);
+        let all_rows = decoders::program(&decoders::config("llama", 8), &Vocabulary, &recipe, batch, 1);
         let kept = |graph: &Graph| -> usize {
             let layer = Some(decoders::LAYERS as u32 - 1);
             let values = kept_at_loss(graph).into_iter().map(|v| graph.value(v));
             values.filter(|v| v.layer == layer).map(|v| v.bytes()).sum()
         };
-        let (few, all) = (kept(&program.micro_step), kept(&all_rows.micro_step));
+        let (few, all) = (kept(program.graph(ScheduleId::MICRO_STEP)), kept(all_rows.graph(ScheduleId::MICRO_STEP)));
         assert!(3 * few < 2 * all, "{few} bytes of the last layer are kept, and {all} for every token");
     }
 }
@@ -271,9 +273,9 @@ fn reward_models_go_on_with_a_row_per_sequence() {
 fn frozen_layers_are_not_run_again() {
     let frozen = ["model.embed_tokens", "model.layers.0", "model.layers.1", "*norm*"].map(str::to_owned).to_vec();
     let recipe = Recipe { freeze: frozen, ..decoders::full() };
-    let batch = BatchShape { tokens: 32, sequences: 4, max_length: 16 };
-    let program = decoders::program(&decoders::config("llama", 8), &recipe, batch, 1);
-    let rebuilt = recompute(&program.micro_step, &only(Class("attn_norm"), 1));
+    let batch = decoders::batch(32, 4, 16);
+    let program = decoders::program(&decoders::config("llama", 8), &Vocabulary, &recipe, batch, 1);
+    let rebuilt = recompute(program.graph(ScheduleId::MICRO_STEP), &only(Class("attn_norm"), 1));
     let again: Vec<_> = rebuilt.nodes.iter().filter(|n| n.phase == Phase::Recompute).collect();
     assert_eq!(again.len(), 1, "{again:?}");
     assert!(matches!(&again[0].op, Op::RmsNorm(norm) if !norm.residual));

@@ -5,8 +5,10 @@ mod decoders;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use plimsoll_graph::DType;
-use plimsoll_models::{DecoderConfig, Head, Recipe, preset};
+use std::sync::Arc;
+
+use plimsoll_graph::{DType, Program, Streams};
+use plimsoll_models::{Architecture, Head, Recipe, preset};
 use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, known_device, plan};
 
 const GIB: u64 = 1 << 30;
@@ -17,7 +19,8 @@ const SAME_SPEED: f64 = 0.01;
 
 /// A question to the planner, with defaults that each test changes where it matters.
 struct Ask {
-    config: DecoderConfig,
+    config: Architecture,
+    head: Arc<dyn Head>,
     recipe: Recipe,
     device: DeviceProfile,
     sequences: usize,
@@ -29,6 +32,7 @@ impl Ask {
     fn small(device: &str) -> Self {
         Self {
             config: decoders::config("llama", 32),
+            head: decoders::head(false),
             recipe: decoders::full(),
             device: known_device(device).expect("in the table"),
             sequences: 12,
@@ -41,18 +45,19 @@ impl Ask {
         let recipe = Recipe { compute: DType::BF16, master: true, ..recipe };
         let config = preset(name).expect("a preset").expect("valid");
         let device = known_device(device).expect("in the table");
-        Self { config, recipe, device, sequences: 8, tokens: None, max_length: 512 }
+        Self { config, head: decoders::head(false), recipe, device, sequences: 8, tokens: None, max_length: 512 }
     }
 
-    fn with_pins(&self, bytes: u64, goal: Goal, pins: Pins) -> Result<Chosen, PlanError> {
-        let build = |batch, chunks| Ok(decoders::program(&self.config, &self.recipe, batch, chunks));
+    fn with_pins(&self, bytes: u64, goal: Goal, pins: Pins) -> Result<Chosen<Program>, PlanError> {
+        let build = |batch, chunks| Ok(decoders::program(&self.config, &*self.head, &self.recipe, batch, chunks));
         let staging = self.device.staging_bytes;
         plan(&Request {
             build: &build,
             sequences: self.sequences,
             tokens: self.tokens,
-            group: self.recipe.head.group(),
-            max_length: self.max_length,
+            group: decoders::group(&*self.head),
+            max_length: Streams::one(self.max_length),
+            chunked_loss: self.head.uses_vocabulary(),
             device: &self.device,
             // On a card, the host's staging is beside the budget that is asked about.
             budgets: Budgets { gpu_bytes: bytes, host_bytes: if bytes == 0 { 0 } else { bytes + staging } },
@@ -66,7 +71,7 @@ impl Ask {
         })
     }
 
-    fn plan(&self, bytes: u64, goal: Goal) -> Result<Chosen, PlanError> {
+    fn plan(&self, bytes: u64, goal: Goal) -> Result<Chosen<Program>, PlanError> {
         self.with_pins(bytes, goal, Pins::default())
     }
 
@@ -271,7 +276,7 @@ fn the_effective_batch_is_exactly_the_users() {
             assert_eq!(report.effective_batch.sequences, sequences);
             assert_eq!(report.effective_batch.tokens_max, sequences * 256);
             assert_eq!(report.accumulation * report.micro_batch_tokens, sequences * 256, "{sequences} sequences");
-            assert!(chosen.batch.sequences >= report.micro_batch_tokens / 256);
+            assert!(chosen.batch.main().sequences >= report.micro_batch_tokens / 256);
         }
     }
 }
@@ -280,18 +285,17 @@ fn the_effective_batch_is_exactly_the_users() {
 #[test]
 fn pairs_share_a_micro_batch() {
     for recipe in [decoders::full(), decoders::lora()] {
-        let recipe = Recipe { head: Head::Score, ..recipe };
         for sequences in [2, 6, 10, 12, 62] {
-            let ask = Ask { sequences, recipe: recipe.clone(), ..Ask::small("RTX 3060") };
+            let ask = Ask { sequences, head: decoders::head(true), recipe: recipe.clone(), ..Ask::small("RTX 3060") };
             for bytes in [ask.smallest(), PLENTY] {
                 let chosen = ask.plan(bytes, Goal::Fastest).expect("fits");
                 let report = &chosen.report;
                 assert!(report.micro_batch_tokens.is_multiple_of(512), "{sequences}: {report:?}");
                 assert_eq!(report.accumulation * report.micro_batch_tokens, sequences * 256);
-                assert!(chosen.batch.sequences.is_multiple_of(2));
+                assert!(chosen.batch.main().sequences.is_multiple_of(2));
             }
         }
-        let ask = Ask { sequences: 12, recipe: recipe.clone(), ..Ask::small("cpu") };
+        let ask = Ask { sequences: 12, head: decoders::head(true), recipe: recipe.clone(), ..Ask::small("cpu") };
         let pinned = |tokens| {
             let pins = Pins { micro_batch_tokens: Some(tokens), ..Pins::default() };
             ask.with_pins(PLENTY, Goal::Fastest, pins)

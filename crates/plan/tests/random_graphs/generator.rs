@@ -6,7 +6,7 @@ use plimsoll_graph::ops::{
     InnerDropout, LastLogits, Linear, Pointwise, RmsNorm, Rope, Sgd, VocabLoss,
 };
 use plimsoll_graph::{
-    BatchShape, Class, DType, Extent, Graph, Op, Phase, Program, Role, Shape, Slot, SlotId, SlotTable, Target, ValueId,
+    BackendTraits, BatchShape, Cadence, Class, DType, Extent, Graph, Op, Phase, Program, Role, ScheduleGraph, ScheduleId, Shape, Slot, SlotId, SlotTable, StreamShape, ValueId,
     differentiate,
 };
 use plimsoll_plan::Drops;
@@ -38,7 +38,7 @@ pub struct Sketch {
     keeps_last_input: bool,
     drops: [u8; 4],
     adamw: bool,
-    pub target: Target,
+    pub traits: BackendTraits,
     /// Decides how the plan is tampered with.
     pub seed: u64,
 }
@@ -82,10 +82,10 @@ prop_compose! {
         (workers, matmul_workspace_bytes) in (1usize..3, prop::sample::select(vec![0usize, 300])),
         seed: u64,
     ) -> Sketch {
-        let target = Target { workers, partial_rows: 0, matmul_workspace_bytes };
+        let traits = BackendTraits { workers, partial_rows: 0, matmul_workspace_bytes };
         Sketch {
             tokens, width, vocabulary, layers, dtype, draws, gathers, tied, trainable, extra_slots, results,
-            keeps_last_input, drops, adamw, target, seed,
+            keeps_last_input, drops, adamw, traits, seed,
         }
     }
 }
@@ -97,15 +97,22 @@ impl Sketch {
         let sample = builder.sample();
         let mut micro_step = builder.loss();
         let trained: Vec<SlotId> = builder.parameters.iter().copied().filter(|&p| self.trains(&builder, p)).collect();
-        let values: Vec<ValueId> = trained.iter().map(|&p| micro_step.slot(&builder.slots, p)).collect();
+        let values: Vec<ValueId> = trained.iter().map(|&p| micro_step.slot(&builder.slots, p).expect("small")).collect();
         let grads = differentiate(&mut micro_step, &mut builder.slots, &values, DType::F32).expect("differentiable");
         self.choose_results(&mut micro_step);
         let update = builder.update(&trained, &grads);
         for (index, &bytes) in self.extra_slots.iter().enumerate() {
             builder.add(&format!("extra{index}"), &[bytes], DType::U8, Role::Input);
         }
-        let batch = BatchShape { tokens: self.tokens, sequences: SEQUENCES, max_length: self.tokens };
-        Program { batch, slots: builder.slots, micro_step, update, evaluate, sample }
+        let batch = BatchShape::one(StreamShape { tokens: self.tokens, sequences: SEQUENCES, max_length: self.tokens });
+        let schedule = |graph, cadence| ScheduleGraph { graph, cadence, recorded: true };
+        let schedules = [
+            (ScheduleId::MICRO_STEP, schedule(micro_step, Cadence::MicroBatch)),
+            (ScheduleId::UPDATE, schedule(update, Cadence::Update)),
+            (ScheduleId::EVALUATE, schedule(evaluate, Cadence::Aside)),
+            (ScheduleId::SAMPLE, schedule(sample, Cadence::Aside)),
+        ];
+        Program { batch, slots: builder.slots, schedules: schedules.into() }
     }
 
     fn trains(&self, builder: &Builder, parameter: SlotId) -> bool {
@@ -204,11 +211,11 @@ impl<'s> Builder<'s> {
 
     fn add(&mut self, name: &str, dims: &[usize], dtype: DType, role: Role) -> SlotId {
         let shape = Shape::new(dims);
-        self.slots.add(Slot { name: name.to_owned(), shape, dtype, role, extent: Extent::Fixed, layer: None })
+        self.slots.add(Slot { name: name.to_owned(), shape, storage: dtype.into(), role, extent: Extent::Fixed, layer: None }).expect("small")
     }
 
     fn input(&self, graph: &mut Graph, name: &str) -> ValueId {
-        graph.slot(&self.slots, self.slots.find(name).expect("registered"))
+        graph.slot(&self.slots, self.slots.find(name).expect("registered")).expect("small")
     }
 
     /// The parameter of that name, registered at its first use.
@@ -218,7 +225,7 @@ impl<'s> Builder<'s> {
             self.parameters.push(slot);
             slot
         });
-        graph.slot(&self.slots, slot)
+        graph.slot(&self.slots, slot).expect("small")
     }
 
     fn hidden(&mut self) -> (Graph, ValueId) {
@@ -226,7 +233,7 @@ impl<'s> Builder<'s> {
         let mut forward = Forward { graph: Graph::new(), pool: Vec::new() };
         let table = self.parameter(&mut forward.graph, "table", &[vocabulary, width]);
         let tokens = self.input(&mut forward.graph, "tokens");
-        forward.push(Embed { dtype }, &[table, tokens], &[Class("a")]);
+        forward.push(Embed { dtype, scale: 1.0 }, &[table, tokens], &[Class("a")]);
         let draws = &self.sketch.draws;
         for (index, draw) in draws.iter().enumerate() {
             forward.graph.set_layer(Some(index as u32 * layers / draws.len() as u32));
@@ -336,7 +343,7 @@ impl<'s> Builder<'s> {
         let [table, positions, boundaries] =
             ["rotary", "positions", "boundaries"].map(|name| self.input(&mut forward.graph, name));
         let rotated = forward.push(Rope::new(HEADS), &[qkv, table, positions], &[Class("d")]);
-        let op = Attention { heads: HEADS, scale: 0.7, window: None, max_length: self.sketch.tokens };
+        let op = Attention::causal(HEADS, 0.7, None, self.sketch.tokens);
         forward.push(op, &[rotated, boundaries], &[class, STATISTICS]);
     }
 
@@ -349,7 +356,7 @@ impl<'s> Builder<'s> {
         let (mut graph, hidden) = self.hidden();
         let head = self.head(&mut graph);
         let [targets, scale, loss] = ["targets", "loss_scale", "loss"].map(|name| self.input(&mut graph, name));
-        let op = VocabLoss { softcap: None, chunks: 2, grad: None };
+        let op = VocabLoss::new(None, 2);
         graph.apply(op, &[hidden, head, targets, scale, loss], "loss", Class::NONE).expect("valid");
         graph
     }
@@ -367,7 +374,7 @@ impl<'s> Builder<'s> {
         let mut graph = Graph::new();
         graph.set_phase(Phase::Update);
         let mut operands = vec![self.input(&mut graph, "clip")];
-        operands.extend(grads.iter().map(|&g| graph.slot(&self.slots, g)));
+        operands.extend(grads.iter().map(|&g| graph.slot(&self.slots, g).expect("small")));
         let clip = graph.apply(GlobalNorm { max_norm: None }, &operands, "clip", Class::NONE).expect("valid");
         let hyper = self.input(&mut graph, "hyper");
         for (&parameter, &grad) in trained.iter().zip(grads) {
@@ -377,10 +384,10 @@ impl<'s> Builder<'s> {
                 .iter()
                 .map(|kind| {
                     let slot = self.add(&format!("{kind}:{name}"), shape.dims(), DType::F32, Role::OptimizerState);
-                    graph.slot(&self.slots, slot)
+                    graph.slot(&self.slots, slot).expect("small")
                 })
                 .collect();
-            let [weight, grad] = [parameter, grad].map(|slot| graph.slot(&self.slots, slot));
+            let [weight, grad] = [parameter, grad].map(|slot| graph.slot(&self.slots, slot).expect("small"));
             if self.sketch.adamw {
                 let op = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, master: false };
                 let operands = [weight, grad, moments[0], moments[1], hyper, clip];

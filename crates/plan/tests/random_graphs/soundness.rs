@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use plimsoll_graph::{Graph, OpRule, Phase, Program, ValueId};
+use plimsoll_graph::{Graph, OpRule, Phase, ScheduleId, ValueId};
 use plimsoll_plan::lifetimes::aligned;
 use plimsoll_plan::recompute::recompute;
 use plimsoll_plan::verify::verify;
@@ -10,6 +10,7 @@ use plimsoll_plan::{Plan, assemble};
 use proptest::prelude::*;
 
 use crate::generator::sketches;
+use crate::{IDS, with_micro_step};
 use crate::memory::{Freed, execute};
 use crate::symbols::meaning;
 
@@ -19,19 +20,20 @@ proptest! {
     #[test]
     fn every_plan_holds_and_means_what_the_program_means(sketch in sketches()) {
         let program = sketch.program();
-        let drops = sketch.drops(&program.micro_step);
-        let micro_step = recompute(&program.micro_step, &drops);
-        same_effects(&program.micro_step, &micro_step)?;
-        let plan = assemble(&Program { micro_step: micro_step.clone(), ..program.clone() }, &sketch.target);
+        let drops = sketch.drops(program.graph(ScheduleId::MICRO_STEP));
+        let micro_step = recompute(program.graph(ScheduleId::MICRO_STEP), &drops);
+        same_effects(program.graph(ScheduleId::MICRO_STEP), &micro_step)?;
+        let plan = assemble(&with_micro_step(&program, micro_step.clone()), &sketch.traits);
         prop_assert_eq!(verify(&plan), Ok(()));
-        enough_memory(&plan, &[&micro_step, &program.update, &program.evaluate, &program.sample])?;
+        let mut planned: Vec<&Graph> = IDS[1..].iter().map(|&id| program.graph(id)).collect();
+        planned.push(&micro_step);
+        enough_memory(&plan, &planned)?;
         // The program as it was written, before anything was dropped, says what must come out.
-        let graphs = [&program.micro_step, &program.update, &program.evaluate, &program.sample];
-        for (graph, (name, schedule)) in graphs.iter().zip(plan.schedules()) {
-            let expected = meaning(graph, &program.slots);
+        for (id, schedule) in &plan.schedules {
+            let expected = meaning(program.graph(*id), &program.slots);
             for freed in [Freed::Left, Freed::Spoilt] {
                 let outcome = execute(&plan, schedule, freed).expect("inside the arena");
-                prop_assert_eq!(&outcome, &expected, "{} with freed memory {:?}", name, freed);
+                prop_assert_eq!(&outcome, &expected, "{} with freed memory {:?}", id.0, freed);
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use plimsoll_graph::{Alias, OpRule, Program, ValueId};
+use plimsoll_graph::{Alias, OpRule, ValueId};
 use plimsoll_plan::recompute::recompute;
 use plimsoll_plan::verify::verify;
 use plimsoll_plan::{Buffer, Plan, Region, Schedule, Step, assemble};
@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::generator::sketches;
+use crate::{IDS, with_micro_step};
 use crate::memory::{Freed, execute};
 use crate::symbols::{Outcome, meaning};
 
@@ -56,11 +57,10 @@ fn every_wrong_plan_is_found() {
     let counts: RefCell<BTreeMap<Tampering, usize>> = RefCell::default();
     let outcome = TestRunner::new(crate::config()).run(&sketches(), |sketch| {
         let program = sketch.program();
-        let micro_step = recompute(&program.micro_step, &sketch.drops(&program.micro_step));
-        let plan = assemble(&Program { micro_step, ..program.clone() }, &sketch.target);
+        let micro_step = recompute(program.graph(IDS[0]), &sketch.drops(program.graph(IDS[0])));
+        let plan = assemble(&with_micro_step(&program, micro_step), &sketch.traits);
         prop_assert_eq!(verify(&plan), Ok(()));
-        let graphs = [&program.micro_step, &program.update, &program.evaluate, &program.sample];
-        let expected = graphs.map(|graph| meaning(graph, &program.slots));
+        let expected = IDS.map(|id| meaning(program.graph(id), &program.slots));
         let mut dice = Dice(sketch.seed);
         for kind in ALL {
             for _ in 0..ATTEMPTS {
@@ -88,7 +88,7 @@ fn every_wrong_plan_is_found() {
 
 /// Does the schedule still do what it is for?
 fn means(plan: &Plan, which: usize, expected: &Outcome) -> bool {
-    execute(plan, plan.schedules()[which].1, Freed::Left).is_ok_and(|outcome| outcome == *expected)
+    execute(plan, plan.schedule(IDS[which]), Freed::Left).is_ok_and(|outcome| outcome == *expected)
 }
 
 struct Dice(u64);
@@ -111,16 +111,11 @@ fn tamper(kind: Tampering, plan: &Plan, which: usize, dice: &mut Dice) -> Option
     let mut plan = plan.clone();
     let (slots, arena_bytes) = (plan.slot_regions.clone(), plan.arena_bytes);
     if kind == Tampering::ArenaShrunk {
-        let used = plan.schedules()[which].1.steps.iter().flat_map(touched).map(|r| r.end()).max()?;
+        let used = plan.schedule(IDS[which]).steps.iter().flat_map(touched).map(|r| r.end()).max()?;
         plan.arena_bytes = used - 1 - dice.below(used.min(64));
         return Some(plan);
     }
-    let schedule = match which {
-        0 => &mut plan.micro_step,
-        1 => &mut plan.update,
-        2 => &mut plan.evaluate,
-        _ => &mut plan.sample,
-    };
+    let schedule = plan.schedules.get_mut(&IDS[which]).expect("one of them");
     let index = dice.below(schedule.steps.len());
     // Near a target, so that whole and partial overlaps both occur.
     let near = |region: Region, bytes: usize, dice: &mut Dice| {
