@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_data::{
-    Amount, Capacity, Dataset, Feed, FeedOptions, Limits, Mode, Options, Progress, Source, Task, Tokenizer, Weighted,
-    choose, quickstart,
+    Amount, Capacity, Content, Dataset, Feed, FeedOptions, Limits, Mode, Options, Progress, Source, Tokenizer,
+    Weighted, choose, quickstart,
 };
 
 const MAX_LENGTH: usize = 512;
@@ -54,7 +54,7 @@ fn open(file: &str, mode: &str, settings: &Settings) -> Result<Dataset, Box<dyn 
     let [(_, tokenizer), _] = quickstart::tokenizer_files();
     let tokenizer = tokenizer.replace("\"use_regex\": false", "\"use_regex\": true");
     let tokenizer = Tokenizer::from_bytes("bytes", tokenizer.as_bytes(), Some("{\"eos_token\": \"<|end|>\"}"))?;
-    let mut options = Options::new(Task::Sft, MAX_LENGTH);
+    let mut options = Options::new(Content::Answers, MAX_LENGTH);
     options.workers = settings.number("workers", options.workers as u64)? as usize;
     let sources = vec![Weighted::alone(Source::open(&[file])?)];
     let began = Instant::now();

@@ -7,24 +7,22 @@ use std::sync::atomic::AtomicU64;
 use rayon::ThreadPool;
 use serde_json::Value;
 
-use super::options::{Options, Progress, Task, Weighted};
-use super::{Dataset, Kept, Observer};
-use crate::cache::{build_or_open, file_name, key};
-use crate::choose::estimate;
-use crate::encode::Encoder;
+use super::options::{Content, Options, Progress, Weighted};
+use super::{Dataset, Observer, Storage, estimate};
 use crate::error::DataError;
+use crate::format::{Format, PAIRS_ACCEPT, RowFormat, detects_pairs};
+use crate::order::Stored;
 use crate::order::mix;
-use crate::pairs;
-use crate::pump::Pump;
+use crate::read::{Files, Listed, OpenedSource, RowReader};
 use crate::read::{Row, Source};
-use crate::record::{Group, Records, Width};
-use crate::shape::{Format, Shape};
-use crate::store::{Extent, Store};
-use crate::stream::{Lane, block_bytes};
-use crate::supply::{Files, Listed, Part, Supply};
-use crate::tally::{Counts, Summary};
-use crate::tokenizer::Tokenizer;
-use crate::walk::Stored;
+use crate::store::{Group, Records, Width};
+use crate::store::{Store, Totals};
+use crate::store::{StreamSource, chunk_bytes};
+use crate::store::{build_or_open, file_name, key};
+use crate::tokenize::Encoder;
+use crate::tokenize::Producer;
+use crate::tokenize::Tokenizer;
+use crate::tokenize::{Counts, Summary};
 
 /// Rows looked at to find out what the rows are: a bad first row must not decide.
 const ROWS_TO_TELL: usize = 16;
@@ -43,18 +41,18 @@ pub(super) fn from_rows(
     if first.is_empty() {
         return Err(DataError::Empty { files: origin.to_owned() });
     }
-    let (first, shape) = tell_shape(first, options)?;
+    let (first, format) = detect_format(first, options)?;
     let pool = pool(options.workers)?;
-    let supply = Listed::new(first.into_iter().chain(rows));
-    let mut pump = Pump::new(supply, vec![Encoder::new(tokenizer, shape)?], tokenizer, options, &pool);
+    let reader = Listed::new(first.into_iter().chain(rows));
+    let mut producer = Producer::new(reader, vec![Encoder::new(tokenizer, format)?], tokenizer, options, &pool);
     let mut records = Records::default();
-    while let Some(group) = pump.next_group()? {
+    while let Some(group) = producer.next_group()? {
         records.push(group);
     }
     records.shrink();
-    let counts = pump.tally.counts;
-    let extent = Extent::of(&records);
-    finish(vec![Store::Memory(Arc::new(records))], None, Summary { shape, counts }, extent, tokenizer, options)
+    let counts = producer.tally.counts;
+    let totals = Totals::of(&records);
+    finish(vec![Store::Memory(Arc::new(records))], None, Summary { format, counts }, totals, tokenizer, options)
 }
 
 pub(super) fn in_memory(
@@ -63,9 +61,9 @@ pub(super) fn in_memory(
     options: &Options,
     observe: Observer<'_>,
 ) -> Result<Dataset, DataError> {
-    stored(sources, tokenizer, options, observe, |part, pool, watch| {
+    stored(sources, tokenizer, options, observe, |opened, pool, watch| {
         let mut records = Records::default();
-        let counts = tokenise(part, tokenizer, options, pool, watch, &mut |group, _| {
+        let counts = tokenise(opened, tokenizer, options, pool, watch, &mut |group, _| {
             records.push(group);
             Ok(())
         })?;
@@ -81,11 +79,11 @@ pub(super) fn cached(
     folder: &Path,
     observe: Observer<'_>,
 ) -> Result<Dataset, DataError> {
-    stored(sources, tokenizer, options, observe, |part, pool, watch| {
-        let key = key(part, tokenizer, options);
-        let expected = || estimate(std::slice::from_ref(part), tokenizer, options);
+    stored(sources, tokenizer, options, observe, |opened, pool, watch| {
+        let key = key(opened, tokenizer, options);
+        let expected = || estimate(std::slice::from_ref(opened), tokenizer, options);
         let cache = build_or_open(&folder.join(file_name(key)), key, &expected, &mut |writer| {
-            tokenise(part, tokenizer, options, pool, watch, &mut |group, share| {
+            tokenise(opened, tokenizer, options, pool, watch, &mut |group, share| {
                 writer.push(group)?;
                 writer.check_disk(share)
             })
@@ -95,27 +93,27 @@ pub(super) fn cached(
     })
 }
 
-/// A dataset of parts that are kept whole, each in the store that `store` makes of it.
+/// A dataset of opened that are kept whole, each in the store that `store` makes of it.
 fn stored(
     sources: Vec<Weighted>,
     tokenizer: &Tokenizer,
     options: &Options,
     observe: Observer<'_>,
-    mut store: impl FnMut(&Part, &ThreadPool, &mut Watch) -> Result<(Store, Counts), DataError>,
+    mut store: impl FnMut(&OpenedSource, &ThreadPool, &mut Watch) -> Result<(Store, Counts), DataError>,
 ) -> Result<Dataset, DataError> {
-    let (parts, weights) = open_parts(sources, options)?;
+    let (opened, weights) = open_sources(sources, options)?;
     let pool = pool(options.workers)?;
-    let total = parts.iter().map(|part| part.source.bytes()).sum();
+    let total = opened.iter().map(|opened| opened.source.bytes()).sum();
     let mut watch = Watch::new(total, observe);
-    let (mut stores, mut counts, mut extent) = (Vec::new(), Counts::default(), Extent::default());
-    for part in &parts {
-        let (made, counted) = store(part, &pool, &mut watch)?;
+    let (mut stores, mut counts, mut totals) = (Vec::new(), Counts::default(), Totals::default());
+    for opened in &opened {
+        let (made, counted) = store(opened, &pool, &mut watch)?;
         counts.add(&counted);
-        extent.join(&made.extent());
+        totals.join(&made.totals());
         stores.push(made);
     }
-    let summary = Summary { shape: parts[0].shape, counts };
-    finish(stores, weights, summary, extent, tokenizer, options)
+    let summary = Summary { format: opened[0].format, counts };
+    finish(stores, weights, summary, totals, tokenizer, options)
 }
 
 pub(super) fn streamed(
@@ -124,75 +122,85 @@ pub(super) fn streamed(
     options: &Options,
     buffer_bytes: u64,
 ) -> Result<Dataset, DataError> {
-    let (parts, weights) = open_parts(sources, options)?;
+    let (opened, weights) = open_sources(sources, options)?;
     let width = Width::of(tokenizer.vocab_size());
-    let lanes_count = if weights.is_some() { parts.len() as u64 } else { 1 };
-    let block_bytes = block_bytes(buffer_bytes / lanes_count, options, width)?;
-    let keys = parts.iter().map(|part| key(part, &tokenizer, options));
-    let identity = keys.fold(mix(block_bytes), |hash, key| mix(hash ^ (key as u64) ^ ((key >> 64) as u64)));
-    let shape = parts[0].shape;
+    let stream_count = if weights.is_some() { opened.len() as u64 } else { 1 };
+    let chunk_bytes = chunk_bytes(buffer_bytes / stream_count, options, width)?;
+    let keys = opened.iter().map(|opened| key(opened, &tokenizer, options));
+    let identity = keys.fold(mix(chunk_bytes), |hash, key| mix(hash ^ (key as u64) ^ ((key >> 64) as u64)));
+    let format = opened[0].format;
     let pool = Arc::new(pool(options.workers)?);
-    let lane = |parts: Vec<Part>| {
+    let stream_source = |opened: Vec<OpenedSource>| {
         let (tokenizer, pool) = (tokenizer.clone(), pool.clone());
-        Arc::new(Lane { parts, tokenizer, options: *options, pool, block_bytes, bad: AtomicU64::new(0) })
+        Arc::new(StreamSource { opened, tokenizer, options: *options, pool, chunk_bytes, bad: AtomicU64::new(0) })
     };
-    let lanes: Vec<Arc<Lane>> = match &weights {
-        Some(_) => parts.into_iter().map(|part| lane(vec![part])).collect(),
-        None => vec![lane(parts)],
+    let stream_sources: Vec<Arc<StreamSource>> = match &weights {
+        Some(_) => opened.into_iter().map(|opened| stream_source(vec![opened])).collect(),
+        None => vec![stream_source(opened)],
     };
     Ok(Dataset {
-        kept: Kept::Streamed { lanes, weights, identity },
-        summary: Summary { shape, counts: Counts::default() },
-        extent: None,
-        group: options.task.group(),
+        storage: Storage::Streamed { stream_sources, weights, identity },
+        summary: Summary { format, counts: Counts::default() },
+        totals: None,
+        group: options.content.group(),
         max_length: options.max_length,
         width,
     })
 }
 
 /// Tokenises everything once and keeps only the sums.
-pub(super) fn count(lanes: &[Arc<Lane>], observe: Observer<'_>) -> Result<(Extent, Counts), DataError> {
-    let total = lanes.iter().flat_map(|lane| &lane.parts).map(|part| part.source.bytes()).sum();
+pub(super) fn count(
+    stream_sources: &[Arc<StreamSource>],
+    observe: Observer<'_>,
+) -> Result<(Totals, Counts), DataError> {
+    let total =
+        stream_sources.iter().flat_map(|stream_source| &stream_source.opened).map(|opened| opened.source.bytes()).sum();
     let mut watch = Watch::new(total, observe);
-    let (mut extent, mut counts) = (Extent::default(), Counts::default());
-    for lane in lanes {
-        let made =
-            tokenise_all(&lane.parts, &lane.tokenizer, &lane.options, &lane.pool, &mut watch, &mut |group, _| {
-                group.entries.iter().for_each(|entry| extent.add(entry));
+    let (mut totals, mut counts) = (Totals::default(), Counts::default());
+    for stream_source in stream_sources {
+        let made = tokenise_all(
+            &stream_source.opened,
+            &stream_source.tokenizer,
+            &stream_source.options,
+            &stream_source.pool,
+            &mut watch,
+            &mut |group, _| {
+                group.entries.iter().for_each(|entry| totals.add(entry));
                 Ok(())
-            })?;
+            },
+        )?;
         counts.add(&made);
     }
-    if let Some(lane) = lanes.first() {
-        check_left(&extent, &counts, &lane.options)?;
+    if let Some(stream_source) = stream_sources.first() {
+        check_left(&totals, &counts, &stream_source.options)?;
     }
-    Ok((extent, counts))
+    Ok((totals, counts))
 }
 
 fn finish(
     stores: Vec<Store>,
     weights: Option<Vec<f64>>,
     summary: Summary,
-    extent: Extent,
+    totals: Totals,
     tokenizer: &Tokenizer,
     options: &Options,
 ) -> Result<Dataset, DataError> {
-    check_left(&extent, &summary, options)?;
+    check_left(&totals, &summary, options)?;
     if weights.is_some() {
         // A source of a mixture that gives nothing cannot have a share.
-        stores.iter().try_for_each(|store| check_left(&store.extent(), &summary, options))?;
+        stores.iter().try_for_each(|store| check_left(&store.totals(), &summary, options))?;
     }
     let width = Width::of(tokenizer.vocab_size());
-    let group = options.task.group();
-    let kept = Kept::Stored(Arc::new(Stored { stores, weights, group, width }));
-    Ok(Dataset { kept, summary, extent: Some(extent), group, max_length: options.max_length, width })
+    let group = options.content.group();
+    let storage = Storage::Stored(Arc::new(Stored { stores, weights, group, width }));
+    Ok(Dataset { storage, summary, totals: Some(totals), group, max_length: options.max_length, width })
 }
 
-fn check_left(extent: &Extent, counts: &Counts, options: &Options) -> Result<(), DataError> {
+fn check_left(totals: &Totals, counts: &Counts, options: &Options) -> Result<(), DataError> {
     let Counts { rows, identical, .. } = *counts;
     let max_length = options.max_length;
-    match (extent.sequences, options.task) {
-        (0, Task::Reward) => Err(DataError::NoPairsLeft { rows, identical, max_length }),
+    match (totals.sequences, options.content) {
+        (0, Content::Pairs) => Err(DataError::NoPairsLeft { rows, identical, max_length }),
         (0, _) => Err(DataError::NothingLeft { rows, max_length }),
         _ => Ok(()),
     }
@@ -209,10 +217,10 @@ pub(crate) fn pool(workers: usize) -> Result<ThreadPool, DataError> {
 }
 
 /// Finds out what each source's rows are; weights are for all or for none.
-pub(crate) fn open_parts(
+pub(crate) fn open_sources(
     sources: Vec<Weighted>,
     options: &Options,
-) -> Result<(Vec<Part>, Option<Vec<f64>>), DataError> {
+) -> Result<(Vec<OpenedSource>, Option<Vec<f64>>), DataError> {
     check(options)?;
     let weights: Vec<f64> = sources.iter().filter_map(|source| source.weight).collect();
     if sources.is_empty() {
@@ -221,37 +229,37 @@ pub(crate) fn open_parts(
     if !weights.is_empty() && weights.len() != sources.len() {
         return Err(DataError::SomeWeights { sources: sources.len(), weighted: weights.len() });
     }
-    let part = |Weighted { source, .. }| {
-        let shape = shape_of(&source, options)?;
-        Ok(Part { source, shape })
+    let opened = |Weighted { source, .. }| {
+        let format = format_of(&source, options)?;
+        Ok(OpenedSource { source, format })
     };
-    let parts = sources.into_iter().map(part).collect::<Result<Vec<Part>, DataError>>()?;
-    Ok((parts, (!weights.is_empty()).then_some(weights)))
+    let opened = sources.into_iter().map(opened).collect::<Result<Vec<OpenedSource>, DataError>>()?;
+    Ok((opened, (!weights.is_empty()).then_some(weights)))
 }
 
 /// What the rows of a source are, told from the first of them.
-pub fn shape_of(source: &Source, options: &Options) -> Result<Shape, DataError> {
+pub fn format_of(source: &Source, options: &Options) -> Result<RowFormat, DataError> {
     let first: Vec<Result<Row, DataError>> = source.all().take(ROWS_TO_TELL).collect();
     if first.is_empty() {
         return Err(DataError::Empty { files: source.name() });
     }
-    tell_shape(first, options).map(|(_, shape)| shape)
+    detect_format(first, options).map(|(_, format)| format)
 }
 
 type FirstRows = Vec<Result<Row, DataError>>;
 
-/// The shape of the first row that tells; if none does, what was wrong with the first.
-fn tell_shape(mut first: FirstRows, options: &Options) -> Result<(FirstRows, Shape), DataError> {
-    let told: Vec<Result<Shape, DataError>> =
-        first.iter().flatten().map(|row| resolve_shape(options, row)).take_while_ok().collect();
+/// The format of the first row that tells; if none does, what was wrong with the first.
+fn detect_format(mut first: FirstRows, options: &Options) -> Result<(FirstRows, RowFormat), DataError> {
+    let told: Vec<Result<RowFormat, DataError>> =
+        first.iter().flatten().map(|row| resolve_format(options, row)).take_while_ok().collect();
     let mut problem = None;
-    for shape in told {
-        match shape {
-            Ok(shape) => return Ok((first, shape)),
+    for format in told {
+        match format {
+            Ok(format) => return Ok((first, format)),
             Err(error) => problem = problem.or(Some(error)),
         }
     }
-    // No row could even be read, or none is of a known shape.
+    // No row could even be read, or none is of a known format.
     let unread = first.iter().position(Result::is_err).map(|index| first.swap_remove(index));
     match (problem, unread) {
         (Some(problem), _) => Err(problem),
@@ -272,23 +280,23 @@ impl<T, E, I: Iterator<Item = Result<T, E>>> TakeWhileOk for I {
     }
 }
 
-fn resolve_shape(options: &Options, first: &Row) -> Result<Shape, DataError> {
+fn resolve_format(options: &Options, first: &Row) -> Result<RowFormat, DataError> {
     // Tables of pairs often carry a conversation for other tasks beside them.
-    if options.task == Task::Reward && options.format == Format::Auto && pairs::detects(first) {
-        return Ok(Shape::Pairs);
+    if options.content == Content::Pairs && options.format == Format::Auto && detects_pairs(first) {
+        return Ok(RowFormat::Pairs);
     }
-    let shape = options.format.resolve(first)?;
+    let format = options.format.resolve(first)?;
     let has_text = first.columns.get("text").is_some_and(Value::is_string);
-    match (options.task, shape) {
-        (Task::Reward, Shape::Pairs) => Ok(shape),
-        (Task::Reward, other) => {
-            Err(DataError::NotPairs { at: first.at.clone(), found: other.name(), accepted: pairs::ACCEPTS })
+    match (options.content, format) {
+        (Content::Pairs, RowFormat::Pairs) => Ok(format),
+        (Content::Pairs, other) => {
+            Err(DataError::NotPairs { at: first.at.clone(), found: other.name(), accepted: PAIRS_ACCEPT })
         }
-        (_, Shape::Pairs) => Err(DataError::OnlyPairs { at: first.at.clone() }),
-        (Task::Sft, shape) | (Task::Pretrain, shape @ Shape::Text) => Ok(shape),
-        // `auto` prefers the richer shape, but here only the text is of use.
-        (Task::Pretrain, _) if options.format == Format::Auto && has_text => Ok(Shape::Text),
-        (Task::Pretrain, other) => Err(DataError::NotText { at: first.at.clone(), found: other.name() }),
+        (_, RowFormat::Pairs) => Err(DataError::OnlyPairs { at: first.at.clone() }),
+        (Content::Answers, format) | (Content::Text, format @ RowFormat::Text) => Ok(format),
+        // `auto` prefers the richer format, but here only the text is of use.
+        (Content::Text, _) if options.format == Format::Auto && has_text => Ok(RowFormat::Text),
+        (Content::Text, other) => Err(DataError::NotText { at: first.at.clone(), found: other.name() }),
     }
 }
 
@@ -316,39 +324,39 @@ impl<'a> Watch<'a> {
 type Take<'a> = &'a mut dyn FnMut(&Group, f64) -> Result<(), DataError>;
 
 fn tokenise(
-    part: &Part,
+    opened: &OpenedSource,
     tokenizer: &Tokenizer,
     options: &Options,
     pool: &ThreadPool,
     watch: &mut Watch<'_>,
     take: Take<'_>,
 ) -> Result<Counts, DataError> {
-    tokenise_all(std::slice::from_ref(part), tokenizer, options, pool, watch, take)
+    tokenise_all(std::slice::from_ref(opened), tokenizer, options, pool, watch, take)
 }
 
 fn tokenise_all(
-    parts: &[Part],
+    opened: &[OpenedSource],
     tokenizer: &Tokenizer,
     options: &Options,
     pool: &ThreadPool,
     watch: &mut Watch<'_>,
     take: Take<'_>,
 ) -> Result<Counts, DataError> {
-    let encoders = parts.iter().map(|part| Encoder::new(tokenizer, part.shape)).collect::<Result<_, _>>()?;
-    let mut pump = Pump::new(Files::in_order(parts, options.hold_out), encoders, tokenizer, options, pool);
+    let encoders = opened.iter().map(|opened| Encoder::new(tokenizer, opened.format)).collect::<Result<_, _>>()?;
+    let mut producer = Producer::new(Files::in_order(opened, options.hold_out), encoders, tokenizer, options, pool);
     let mut groups = 0u64;
     loop {
-        let share = pump.supply().read_share();
-        let Some(group) = pump.next_group()? else { break };
+        let share = producer.reader().read_share();
+        let Some(group) = producer.next_group()? else { break };
         take(group, share)?;
         groups += 1;
         if groups.is_multiple_of(GROUPS_PER_REPORT) {
-            watch.tell(pump.tally.counts.rows, pump.supply().bytes_read());
+            watch.tell(producer.tally.counts.rows, producer.reader().bytes_read());
         }
     }
-    let bytes = parts.iter().map(|part| part.source.bytes()).sum();
-    watch.tell(pump.tally.counts.rows, bytes);
-    watch.rows += pump.tally.counts.rows;
+    let bytes = opened.iter().map(|opened| opened.source.bytes()).sum();
+    watch.tell(producer.tally.counts.rows, bytes);
+    watch.rows += producer.tally.counts.rows;
     watch.bytes += bytes;
-    Ok(pump.tally.counts)
+    Ok(producer.tally.counts)
 }

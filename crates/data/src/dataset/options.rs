@@ -1,27 +1,27 @@
 //! What a dataset is made of and how.
 
+use crate::format::Format;
 use crate::read::Source;
-use crate::shape::Format;
-use crate::tally::BadRows;
+use crate::tokenize::BadRows;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum Content {
     /// Texts in one stream, cut into sequences; every token bears loss.
-    Pretrain,
+    Text,
     /// One example per row; answers bear loss.
-    Sft,
+    Answers,
     /// Two sequences per row, the preferred one first; no token bears loss of its own.
-    Reward,
+    Pairs,
 }
 
-impl Task {
+impl Content {
     /// Sequences that only mean something together.
     pub(crate) fn group(self) -> usize {
-        if self == Task::Reward { 2 } else { 1 }
+        if self == Content::Pairs { 2 } else { 1 }
     }
 }
 
-/// What to do with a row that has more tokens than `max_length` (not with `Task::Pretrain`).
+/// What to do with a row that has more tokens than `max_length` (not with `Content::Text`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverLong {
     #[default]
@@ -45,7 +45,7 @@ pub struct HoldOut {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    pub task: Task,
+    pub content: Content,
     pub format: Format,
     pub max_length: usize,
     pub over_long: OverLong,
@@ -56,9 +56,9 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(task: Task, max_length: usize) -> Self {
+    pub fn new(content: Content, max_length: usize) -> Self {
         Self {
-            task,
+            content,
             format: Format::Auto,
             max_length,
             over_long: OverLong::default(),

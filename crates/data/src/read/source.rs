@@ -7,12 +7,12 @@ use std::time::UNIX_EPOCH;
 use parquet::file::metadata::ParquetMetaData;
 use serde::{Deserialize, Serialize};
 
+use super::byte_stream::ByteStream;
 use super::file_kind::{self, Kind, Packing};
 use super::json_array::JsonArray;
 use super::jsonl::JsonLines;
 use super::parquet_rows::{self, ParquetRows};
-use super::stream::ByteStream;
-use super::text::TextBlocks;
+use super::text::Paragraphs;
 use super::{Row, entries};
 use crate::error::DataError;
 
@@ -155,7 +155,7 @@ impl Source {
         Ok(match file.kind {
             Kind::JsonLines => Reader::Lines(JsonLines::new(path, stream, position.row)?),
             Kind::JsonArray => Reader::Array(JsonArray::new(path, stream, position.row)?),
-            _ => Reader::Text(TextBlocks::new(path, stream, position.row)?),
+            _ => Reader::Text(Paragraphs::new(path, stream, position.row)?),
         })
     }
 
@@ -220,7 +220,7 @@ pub struct Rows<'a> {
 enum Reader {
     Lines(JsonLines),
     Array(JsonArray),
-    Text(TextBlocks),
+    Text(Paragraphs),
     Parquet(Box<ParquetRows>),
 }
 

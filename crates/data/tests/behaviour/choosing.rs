@@ -1,6 +1,6 @@
 //! How big the data will be, and how it is best kept.
 
-use plimsoll_data::{Limits, Mode, Options, Task, choose};
+use plimsoll_data::{Content, Limits, Mode, Options, choose};
 
 use crate::fed::{self, MAX_LENGTH, make, numbered, source, write_files};
 use crate::fixtures::{Folder, plain_tokenizer};
@@ -9,7 +9,7 @@ use crate::fixtures::{Folder, plain_tokenizer};
 fn the_estimate_is_close_and_small_data_stays_in_memory() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 20_000), 20_000);
-    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let options = Options::new(Content::Answers, MAX_LENGTH);
     let limits = |host_bytes| Limits { host_bytes, folder: folder.path() };
     let (sources, choice) =
         choose(vec![source(&files)], &plain_tokenizer(), &options, &limits(1 << 30)).expect("chooses");

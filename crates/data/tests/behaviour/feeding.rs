@@ -1,6 +1,6 @@
 //! Updates out of a feed: every row once per epoch, whole groups, heads that keep their word.
 
-use plimsoll_data::{Amount, Capacity, DataError, Dataset, Feed, FeedOptions, Options, Task};
+use plimsoll_data::{Amount, Capacity, Content, DataError, Dataset, Feed, FeedOptions, Options};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ proptest! {
     ) {
         let folder = Folder::new();
         let files = write_files(&folder, "rows", &numbered(0, rows), per_file);
-        let options = Options { workers, ..Options::new(Task::Sft, MAX_LENGTH) };
+        let options = Options { workers, ..Options::new(Content::Answers, MAX_LENGTH) };
         let data = make(MODES[mode], vec![source(&files)], folder.path(), &options).expect("builds");
         let all = in_order(&data);
         prop_assert_eq!(all.len(), rows);
@@ -46,7 +46,7 @@ proptest! {
     fn updates_of_tokens_are_as_full_as_the_order_allows(rows in 1usize..80, limit in 1u64..60, ranks in 1usize..3, mode in 0usize..3) {
         let folder = Folder::new();
         let files = write_files(&folder, "rows", &numbered(0, rows), 30);
-        let data = make(MODES[mode], vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+        let data = make(MODES[mode], vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH)).expect("builds");
         let options = feed_options(Amount::Tokens(limit), 5);
         let whole: Vec<Vec<i32>> = take(&data, &feed_options(Amount::Sequences(1), 5), 1, 3 * rows + 60).0;
         let mut feeds: Vec<Feed> = (0..ranks)
@@ -75,7 +75,7 @@ fn all_modes_hold_the_same_and_any_number_of_workers_makes_it() {
     let pairs: Vec<Value> = (0..60)
         .map(|i| json!({"prompt": format!("{i}"), "chosen": "yes", "rejected": "n".repeat(1 + i % 5)}))
         .collect();
-    for (task, rows) in [(Task::Pretrain, texts), (Task::Sft, numbered(0, 60)), (Task::Reward, pairs)] {
+    for (task, rows) in [(Content::Text, texts), (Content::Answers, numbered(0, 60)), (Content::Pairs, pairs)] {
         let folder = Folder::new();
         let files = write_files(&folder, "rows", &rows, 13);
         let of = |mode, workers| {
@@ -113,7 +113,7 @@ fn pairs_stay_beside_each_other_on_one_rank() {
     let files = write_files(&folder, "rows", &rows, 50);
     for mode in MODES {
         let data =
-            make(mode, vec![source(&files)], folder.path(), &Options::new(Task::Reward, MAX_LENGTH)).expect("builds");
+            make(mode, vec![source(&files)], folder.path(), &Options::new(Content::Pairs, MAX_LENGTH)).expect("builds");
         let options = feed_options(Amount::Sequences(12), 1);
         for rank in 0..2 {
             let mut feed = Feed::start(&data, &FeedOptions { rank, ranks: 2, ..options.clone() }).expect("starts");
@@ -143,7 +143,7 @@ fn an_update_may_be_larger_than_anything_that_is_held() {
             mode,
             vec![source(&files)],
             folder.path(),
-            &Options { workers: 2, ..Options::new(Task::Sft, MAX_LENGTH) },
+            &Options { workers: 2, ..Options::new(Content::Answers, MAX_LENGTH) },
         )
         .expect("builds");
         let capacity = Capacity { tokens: 512, sequences: 64 };
@@ -165,7 +165,7 @@ fn an_update_may_be_larger_than_anything_that_is_held() {
 fn ranks_without_a_share_of_a_window_keep_their_place() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 50), 50);
-    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let options = Options::new(Content::Answers, MAX_LENGTH);
     let data = make(Mode::Streamed(2500), vec![source(&files)], folder.path(), &options).expect("builds");
     let feed = feed_options(Amount::Sequences(30), 3);
     let (expected, _) = take(&data, &feed, 1, 12);
@@ -179,8 +179,8 @@ fn a_feed_that_is_dropped_ends_and_loans_outlive_it() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 500), 100);
     for mode in MODES {
-        let data =
-            make(mode, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+        let data = make(mode, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+            .expect("builds");
         let mut feed = Feed::start(&data, &feed_options(Amount::Sequences(50), 3)).expect("starts");
         feed.next_update().expect("feeds");
         let loan = feed.next_batch().expect("feeds").expect("one at least");
@@ -198,8 +198,8 @@ fn a_feed_that_is_dropped_ends_and_loans_outlive_it() {
 fn micro_batches_are_used_again() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 300), 100);
-    let data =
-        make(Mode::Cached, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+    let data = make(Mode::Cached, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+        .expect("builds");
     let options = FeedOptions { slots: 2, ..feed_options(Amount::Sequences(100), 3) };
     let mut feed = Feed::start(&data, &options).expect("starts");
     let mut places = std::collections::HashSet::new();
@@ -216,8 +216,8 @@ fn micro_batches_are_used_again() {
 fn what_cannot_be_fed_is_refused() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 30), 30);
-    let data =
-        make(Mode::Memory, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+    let data = make(Mode::Memory, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+        .expect("builds");
     let base = feed_options(Amount::Sequences(4), 3);
     for wrong in [
         FeedOptions { rank: 2, ranks: 2, ..base.clone() },
@@ -239,8 +239,8 @@ fn evaluation_sees_each_sequence_once_and_in_order() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 200), 70);
     for mode in MODES {
-        let data =
-            make(mode, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+        let data = make(mode, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+            .expect("builds");
         let capacity = Capacity { tokens: 40, sequences: 5 };
         let mut batches = data.sequential(capacity).expect("starts");
         let mut seen = Vec::new();

@@ -1,6 +1,6 @@
 //! Stop anywhere, go on from the cursor: the rest of the stream is what it would have been.
 
-use plimsoll_data::{Amount, Cursor, DataError, Feed, FeedOptions, Options, Source, Task, Weighted};
+use plimsoll_data::{Amount, Content, Cursor, DataError, Feed, FeedOptions, Options, Source, Weighted};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -12,11 +12,11 @@ fn stored(cursor: &Cursor) -> Cursor {
     serde_json::from_str(&serde_json::to_string(cursor).expect("writes")).expect("reads")
 }
 
-fn rows_of(task: Task, count: usize) -> Vec<Value> {
+fn rows_of(task: Content, count: usize) -> Vec<Value> {
     match task {
-        Task::Pretrain => (0..count).map(|i| json!({"text": format!("{i} ").repeat(1 + i % 23)})).collect(),
-        Task::Sft => numbered(0, count),
-        Task::Reward => {
+        Content::Text => (0..count).map(|i| json!({"text": format!("{i} ").repeat(1 + i % 23)})).collect(),
+        Content::Answers => numbered(0, count),
+        Content::Pairs => {
             (0..count).map(|i| json!({"prompt": format!("{i}"), "chosen": "yes", "rejected": "no"})).collect()
         }
     }
@@ -29,7 +29,7 @@ proptest! {
         rows in 8usize..150, per_file in 3usize..80, task in 0usize..3, mode in 0usize..3, weighted: bool, shuffle: bool,
         seed: u64, stop in 0usize..12, before in 1u64..12, after in 1u64..30, ranks in 1usize..4,
     ) {
-        let task = [Task::Pretrain, Task::Sft, Task::Reward][task];
+        let task = [Content::Text, Content::Answers, Content::Pairs][task];
         let folder = Folder::new();
         let files = write_files(&folder, "rows", &rows_of(task, rows), per_file);
         let open = || {
@@ -42,7 +42,7 @@ proptest! {
             };
             make(MODES[mode], sources, folder.path(), &Options::new(task, MAX_LENGTH)).expect("builds")
         };
-        let group = if task == Task::Reward { 2 } else { 1 };
+        let group = if task == Content::Pairs { 2 } else { 1 };
         let options = |sequences: u64| FeedOptions { shuffle, ..feed_options(Amount::Sequences(group * sequences), seed) };
         let (whole, _) = take(&open(), &options(1), 1, 250);
         let (first, cursor) = take(&open(), &options(before), 1, stop);
@@ -58,7 +58,7 @@ proptest! {
 fn a_cursor_of_something_else_is_refused() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 60), 60);
-    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let options = Options::new(Content::Answers, MAX_LENGTH);
     for mode in MODES {
         let data = make(mode, vec![source(&files)], folder.path(), &options).expect("builds");
         let base = feed_options(Amount::Sequences(4), 3);
