@@ -16,6 +16,7 @@
 //! prints nothing and never panics on what a user wrote.
 
 mod batch;
+mod content;
 mod dataset;
 mod error;
 mod feed;
@@ -27,13 +28,17 @@ mod store;
 mod template;
 mod tokenize;
 
-pub use batch::{Amount, Capacity, MicroBatch, UpdateHead, fill_rate, pack, pack_groups};
+pub use batch::{
+    Amount, Capacity, FillShape, MicroBatch, NO_LABEL, PerStream, STREAMS_MAX, StreamCapacity, TokenStream, UpdateHead,
+    fill_rate, pack, pack_groups,
+};
+pub use content::Content;
 pub use dataset::{
-    Choice, Content, Dataset, HoldOut, Limits, Mode, Options, OverLong, Progress, Weighted, choose, format_of,
+    Choice, Dataset, HoldOut, IntoSources, Limits, Options, OverLong, Progress, Sources, StorageMode, Weighted, choose,
 };
 pub use error::{DataError, Place};
 pub use feed::{BatchLease, Feed, FeedOptions, SLOTS, Sequential, Waited};
-pub use format::{Format, Preference, RowFormat, Sample};
+pub use format::{Classes, Format, Preference, RowFormat, Sample};
 pub use order::{Cursor, Order, SourceCursor};
 pub use read::{Position, ROW_BYTES_MAX, Row, RowAt, Rows, Source, decoding_untrusted};
 pub use store::{ChunkStart, Example, ExampleRef, Swept, free_bytes, sweep_cache};

@@ -1,9 +1,10 @@
 //! First fit, longest first: groups into micro-batches with little waste.
 //!
-//! The first bin with room is found through a tree of the largest room in each range of bins, so a window of groups costs
-//! n log n, and the memory is used again for the next one.
+//! The first bin with enough space is found through a tree of the largest space in each range of bins, so a window of
+//! groups costs n log n, and the memory is used again for the next one. With several streams a group fits a bin if every
+//! stream of it does: the trees of all streams are searched together.
 
-use super::pack::Capacity;
+use super::capacity::{Capacity, STREAMS_MAX};
 
 #[derive(Debug, Default)]
 pub(crate) struct Bins {
@@ -17,37 +18,47 @@ pub(crate) struct Bins {
     counts: Vec<u32>,
     /// A bin's place when bins are sorted by their first group.
     place: Vec<u32>,
-    room: Tree,
+    /// Tokens left in each bin, one tree per stream.
+    space: [Tree; STREAMS_MAX],
 }
 
-/// What binning `groups` groups holds.
-pub(crate) fn bins_bytes(groups: u64) -> u64 {
-    // Six lists of one number per group or bin, and a tree of up to four times as many.
-    groups * (6 + 4) * size_of::<u32>() as u64
+/// What binning `groups` groups of `streams` streams holds.
+pub(crate) fn bins_bytes(groups: u64, streams: usize) -> u64 {
+    // Six lists of one number per group or bin, and a tree of up to four times as many for each stream.
+    groups * (6 + 4 * streams as u64) * size_of::<u32>() as u64
 }
 
 impl Bins {
-    /// Depends on nothing but lengths and capacity. Bins are ordered by their first group.
-    pub(crate) fn fill(&mut self, lengths: &[u32], capacity: Capacity) {
-        let tokens = u32::try_from(capacity.tokens).unwrap_or(u32::MAX);
+    /// Depends on nothing but lengths and capacity: `lengths` has each group's tokens in each stream, `groups_max` is how
+    /// many groups a bin can have. Bins are ordered by their first group.
+    pub(crate) fn fill(&mut self, lengths: &[Vec<u32>], capacity: &Capacity, groups_max: usize) {
+        let lengths = &lengths[..capacity.len()];
+        let count = lengths[0].len();
         self.longest_first.clear();
-        self.longest_first.extend(0..lengths.len() as u32);
-        self.longest_first.sort_by_key(|&index| std::cmp::Reverse(lengths[index as usize]));
-        self.room.reset(lengths.len(), tokens);
+        self.longest_first.extend(0..count as u32);
+        self.longest_first.sort_by_key(|&index| std::cmp::Reverse(share(lengths, capacity, index as usize)));
+        for (space, stream) in self.space.iter_mut().zip(capacity.iter()) {
+            space.reset(count, u32::try_from(stream.tokens).unwrap_or(u32::MAX));
+        }
         self.counts.clear();
         self.bin_of.clear();
-        self.bin_of.resize(lengths.len(), 0);
+        self.bin_of.resize(count, 0);
         for &index in &self.longest_first {
-            let length = lengths[index as usize];
-            let bin = self.room.first_with(length);
+            let index = index as usize;
+            let bin = match lengths {
+                [only] => self.space[0].first_with(only[index]),
+                _ => first_with_all(&self.space, lengths, index, 1).unwrap_or(self.counts.len()),
+            };
             if bin == self.counts.len() {
                 self.counts.push(0);
             }
             self.counts[bin] += 1;
-            let full = self.counts[bin] as usize >= capacity.sequences;
-            let left = if full { 0 } else { self.room.of(bin) - length };
-            self.room.set(bin, left);
-            self.bin_of[index as usize] = bin as u32;
+            let full = self.counts[bin] as usize >= groups_max;
+            for (space, lengths) in self.space.iter_mut().zip(lengths) {
+                let left = if full { 0 } else { space.of(bin) - lengths[index] };
+                space.set(bin, left);
+            }
+            self.bin_of[index] = bin as u32;
         }
         self.arrange();
     }
@@ -86,6 +97,27 @@ impl Bins {
         let start = if bin == 0 { 0 } else { self.ends[bin - 1] };
         &self.members[start as usize..self.ends[bin] as usize]
     }
+}
+
+/// How much of a bin a group takes, in the stream where it takes most. For one stream that is its length.
+fn share(lengths: &[Vec<u32>], capacity: &Capacity, index: usize) -> u64 {
+    let of = |stream: usize| u64::from(lengths[stream][index]);
+    match lengths {
+        [_] => of(0),
+        // Brought to one denominator.
+        _ => (of(0) * capacity[1].tokens as u64).max(of(1) * capacity[0].tokens as u64),
+    }
+}
+
+/// The first bin below `node` with enough space in every stream.
+fn first_with_all(space: &[Tree], lengths: &[Vec<u32>], index: usize, node: usize) -> Option<usize> {
+    if space.iter().zip(lengths).any(|(space, lengths)| space.largest[node] < lengths[index]) {
+        return None;
+    }
+    if node >= space[0].leaves {
+        return Some(node - space[0].leaves);
+    }
+    first_with_all(space, lengths, index, 2 * node).or_else(|| first_with_all(space, lengths, index, 2 * node + 1))
 }
 
 /// The largest value in each range of a list, the list itself in the lower half.
@@ -133,19 +165,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    use crate::batch::{PerStream, StreamCapacity};
+
     /// The same, as the definition has it.
-    fn plainly(lengths: &[u32], capacity: Capacity) -> Vec<Vec<u32>> {
-        let mut longest_first: Vec<u32> = (0..lengths.len() as u32).collect();
-        longest_first.sort_by_key(|&index| std::cmp::Reverse(lengths[index as usize]));
-        let mut bins: Vec<(usize, Vec<u32>)> = Vec::new();
+    fn plainly(lengths: &[Vec<u32>], capacity: &Capacity, groups_max: usize) -> Vec<Vec<u32>> {
+        let mut longest_first: Vec<u32> = (0..lengths[0].len() as u32).collect();
+        longest_first.sort_by_key(|&index| std::cmp::Reverse(share(lengths, capacity, index as usize)));
+        let mut bins: Vec<(Vec<usize>, Vec<u32>)> = Vec::new();
         for index in longest_first {
-            let length = lengths[index as usize] as usize;
-            let fits = |(used, members): &&mut (usize, Vec<u32>)| {
-                *used + length <= capacity.tokens && members.len() < capacity.sequences
+            let length: Vec<usize> = lengths.iter().map(|stream| stream[index as usize] as usize).collect();
+            let fits = |(used, members): &&mut (Vec<usize>, Vec<u32>)| {
+                let all = used.iter().zip(&length).zip(capacity.iter()).all(|((a, b), stream)| a + b <= stream.tokens);
+                all && members.len() < groups_max
             };
             match bins.iter_mut().find(fits) {
                 Some((used, members)) => {
-                    *used += length;
+                    used.iter_mut().zip(&length).for_each(|(used, length)| *used += length);
                     members.push(index);
                 }
                 None => bins.push((length, vec![index])),
@@ -157,18 +192,37 @@ mod tests {
         bins
     }
 
+    fn binned(bins: &Bins) -> Vec<Vec<u32>> {
+        (0..bins.len()).map(|bin| bins.members(bin).to_vec()).collect()
+    }
+
     proptest! {
         #[test]
         fn the_tree_finds_what_a_search_would(
             lengths in prop::collection::vec(1u32..40, 0..200), tokens in 40usize..200, sequences in 1usize..9,
         ) {
-            let capacity = Capacity { tokens, sequences };
+            let capacity = Capacity::one(tokens, sequences);
             let mut bins = Bins::default();
             // Used before, for something else.
-            bins.fill(&[3, 1, 4, 1, 5], capacity);
-            bins.fill(&lengths, capacity);
-            let found: Vec<Vec<u32>> = (0..bins.len()).map(|bin| bins.members(bin).to_vec()).collect();
-            prop_assert_eq!(found, plainly(&lengths, capacity));
+            bins.fill(&[vec![3, 1, 4, 1, 5]], &capacity, sequences);
+            let lengths = [lengths];
+            bins.fill(&lengths, &capacity, sequences);
+            prop_assert_eq!(binned(&bins), plainly(&lengths, &capacity, sequences));
+        }
+
+        /// Sources may be empty.
+        #[test]
+        fn the_trees_of_two_streams_find_what_a_search_would(
+            lengths in prop::collection::vec((1u32..40, 0u32..90), 0..200), tokens in 40usize..200, source in 90usize..300,
+            sequences in 1usize..9,
+        ) {
+            let stream = |tokens| StreamCapacity { tokens, sequences };
+            let capacity = PerStream::with_source(stream(tokens), stream(source));
+            let lengths: [Vec<u32>; 2] = lengths.into_iter().unzip::<u32, u32, Vec<u32>, Vec<u32>>().into();
+            let mut bins = Bins::default();
+            bins.fill(&[vec![3, 1, 4, 1, 5]], &Capacity::one(tokens, sequences), sequences);
+            bins.fill(&lengths, &capacity, sequences);
+            prop_assert_eq!(binned(&bins), plainly(&lengths, &capacity, sequences));
         }
     }
 }

@@ -4,7 +4,9 @@
 //! function of the cursor and the settings; an update of one window is planned once, a larger one again while it is filled.
 
 use super::bins::{Bins, bins_bytes};
-use super::pack::{Capacity, MicroBatch, check_row_ids};
+use super::capacity::{Capacity, PerStream, STREAMS_MAX};
+use super::micro_batch::MicroBatch;
+use super::pack::{check_group_fits, check_row_ids};
 use crate::error::DataError;
 use crate::order::{Cursor, Iteration, Located, Next};
 
@@ -16,7 +18,7 @@ pub(crate) const WINDOW_GROUPS: usize = 1 << 14;
 pub enum Amount {
     /// Exactly so many sequences, whole groups.
     Sequences(u64),
-    /// Groups in order while they fit, at least one.
+    /// Groups in order while they fit, at least one; tokens of the main stream.
     Tokens(u64),
 }
 
@@ -25,7 +27,7 @@ pub enum Amount {
 pub(crate) struct Rules {
     pub amount: Amount,
     pub capacity: Capacity,
-    pub max_length: usize,
+    pub max_length: PerStream<usize>,
     /// Sequences that only mean something together.
     pub group: usize,
     pub rank: u64,
@@ -37,14 +39,16 @@ pub(crate) struct Rules {
 pub struct UpdateHead {
     /// Micro-batches of this rank.
     pub micro_batches: u64,
-    /// Of all ranks together.
+    /// Of all ranks together; tokens are those of the main stream.
     pub sequences: u64,
     pub tokens: u64,
+    /// Of the stream the main one is conditioned on.
+    pub source_tokens: u64,
     pub loss_tokens: u64,
     /// Of this rank.
     pub own_sequences: u64,
     pub own_tokens: u64,
-    /// The share of this rank's token slots that hold a token.
+    /// The share of this rank's token slots in the main stream that hold a token.
     pub fill_rate: f64,
     /// Behind the update.
     pub cursor: Cursor,
@@ -55,6 +59,7 @@ pub struct UpdateHead {
 struct Sums {
     groups: u64,
     tokens: u64,
+    source_tokens: u64,
     loss_tokens: u64,
     own_groups: u64,
     own_tokens: u64,
@@ -67,7 +72,7 @@ pub(crate) struct Planner {
     sums: Sums,
     /// Of this rank's groups in the window: sequences, lengths, and which of the update they are.
     located: Vec<Located>,
-    lengths: Vec<u32>,
+    lengths: [Vec<u32>; STREAMS_MAX],
     numbers: Vec<u32>,
     bins: Bins,
     /// Where the update begins, while it has to be planned again.
@@ -81,13 +86,14 @@ pub(crate) struct Planner {
 }
 
 /// What planning holds.
-pub(crate) fn planner_bytes(amount: Amount, group: usize) -> u64 {
+pub(crate) fn planner_bytes(amount: Amount, group: usize, streams: usize) -> u64 {
     let groups = match amount {
         Amount::Sequences(sequences) => (sequences / group as u64).min(WINDOW_GROUPS as u64),
         // At least one token each.
         Amount::Tokens(tokens) => tokens.min(WINDOW_GROUPS as u64),
     };
-    groups * (group * size_of::<Located>() + 2 * size_of::<u32>()) as u64 + bins_bytes(groups)
+    let per_group = group * streams * size_of::<Located>() + (1 + streams) * size_of::<u32>();
+    groups * per_group as u64 + bins_bytes(groups, streams)
 }
 
 impl Planner {
@@ -97,7 +103,7 @@ impl Planner {
             rules,
             sums: Sums::default(),
             located: Vec::new(),
-            lengths: Vec::new(),
+            lengths: Default::default(),
             numbers: Vec::new(),
             bins: Bins::default(),
             again: None,
@@ -124,14 +130,15 @@ impl Planner {
                 break;
             }
         }
-        let Sums { groups, tokens, loss_tokens, own_groups, own_tokens } = self.sums;
+        let Sums { groups, tokens, source_tokens, loss_tokens, own_groups, own_tokens } = self.sums;
         let Rules { group, capacity, max_length, .. } = self.rules;
-        check_row_ids(groups * group as u64, max_length)?;
-        let slots = micro_batches as f64 * capacity.tokens as f64;
+        check_row_ids(groups * group as u64, &max_length)?;
+        let slots = micro_batches as f64 * capacity.main().tokens as f64;
         let head = UpdateHead {
             micro_batches,
             sequences: groups * group as u64,
             tokens,
+            source_tokens,
             loss_tokens,
             own_sequences: own_groups * group as u64,
             own_tokens,
@@ -149,7 +156,7 @@ impl Planner {
     fn plan_window(&mut self) -> Result<(), DataError> {
         self.iteration.begin_window();
         self.located.clear();
-        self.lengths.clear();
+        self.lengths.iter_mut().for_each(Vec::clear);
         self.numbers.clear();
         self.complete = false;
         let mut taken = 0;
@@ -171,7 +178,7 @@ impl Planner {
         }
         self.complete |= self.is_full();
         let Rules { capacity, group, .. } = self.rules;
-        self.bins.fill(&self.lengths, Capacity { sequences: capacity.sequences / group, ..capacity });
+        self.bins.fill(&self.lengths, &capacity, capacity.sequences() / group);
         self.next_bin = 0;
         Ok(())
     }
@@ -186,9 +193,13 @@ impl Planner {
     /// Takes the group looked at; `false` if it is too much for the update.
     fn take(&mut self) -> Result<bool, DataError> {
         let Rules { amount, rank, ranks, .. } = self.rules;
-        let group = self.iteration.group();
-        check_fits(group, &self.rules, self.sums.groups)?;
-        let tokens: u64 = group.iter().map(|located| u64::from(located.entry.tokens)).sum();
+        let records = self.iteration.group();
+        let streams = self.rules.capacity.len();
+        check_fits(records, &self.rules, self.sums.groups)?;
+        let total = |stream: usize| -> u64 {
+            records.iter().skip(stream).step_by(streams).map(|located| u64::from(located.entry.tokens)).sum()
+        };
+        let tokens = total(0);
         let sums = &mut self.sums;
         if let Amount::Tokens(limit) = amount
             && sums.groups > 0
@@ -197,15 +208,18 @@ impl Planner {
             return Ok(false);
         }
         if sums.groups % ranks == rank {
-            self.located.extend_from_slice(group);
-            self.lengths.push(tokens as u32);
+            self.located.extend_from_slice(records);
+            for (stream, lengths) in self.lengths[..streams].iter_mut().enumerate() {
+                lengths.push(total(stream) as u32);
+            }
             self.numbers.push(sums.groups as u32);
             sums.own_groups += 1;
             sums.own_tokens += tokens;
         }
         sums.groups += 1;
         sums.tokens += tokens;
-        sums.loss_tokens += group.iter().map(|located| u64::from(located.entry.loss)).sum::<u64>();
+        sums.source_tokens += (1..streams).map(total).sum::<u64>();
+        sums.loss_tokens += records.iter().map(|located| u64::from(located.entry.loss)).sum::<u64>();
         self.iteration.advance();
         Ok(true)
     }
@@ -224,16 +238,14 @@ impl Planner {
             self.plan_window()?;
         }
         let Rules { group, max_length, .. } = self.rules;
+        let per_group = group * max_length.len();
         batch.clear();
         for &member in self.bins.members(self.next_bin) {
             let member = member as usize;
-            for (side, located) in self.located[member * group..(member + 1) * group].iter().enumerate() {
-                let sequence = self.numbers[member] * group as u32 + side as u32;
-                let iteration = &mut self.iteration;
-                batch.append(located.entry.tokens as usize, sequence * max_length as u32, |tokens, targets| {
-                    iteration.read(located, tokens, targets)
-                })?;
-            }
+            let first = self.numbers[member] * group as u32;
+            let records = &self.located[member * per_group..(member + 1) * per_group];
+            let row_id = |sequence: usize, stream: usize| (first + sequence as u32) * max_length[stream] as u32;
+            self.iteration.read_into(batch, records, row_id)?;
         }
         self.next_bin += 1;
         Ok(true)
@@ -241,17 +253,11 @@ impl Planner {
 }
 
 /// A group that no micro-batch holds would never be reached.
-fn check_fits(group: &[Located], rules: &Rules, number: u64) -> Result<(), DataError> {
-    let Rules { capacity, max_length, .. } = *rules;
-    let tokens = if capacity.sequences < group.len() { 0 } else { capacity.tokens };
-    let mut total = 0;
-    for (side, located) in group.iter().enumerate() {
-        let length = located.entry.tokens as usize;
-        total += length;
-        if length > max_length.min(tokens) || total > tokens {
-            let index = number as usize * group.len() + side;
-            return Err(DataError::DoesNotFit { index, length: total.max(length), capacity: max_length.min(tokens) });
-        }
-    }
-    Ok(())
+fn check_fits(records: &[Located], rules: &Rules, number: u64) -> Result<(), DataError> {
+    let Rules { capacity, max_length, group, .. } = rules;
+    let lengths = |records: &[Located]| {
+        std::array::from_fn(|stream| records.get(stream).map_or(0, |located| located.entry.tokens as usize))
+    };
+    let members = records.chunks(capacity.len()).map(lengths);
+    check_group_fits(members, number as usize * group, *group, max_length, capacity)
 }

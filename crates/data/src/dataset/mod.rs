@@ -1,29 +1,26 @@
-//! Tokenised groups of sequences, wherever they are kept: in memory, in a cache file, or streamed from their files.
+//! Tokenised groups of sequences, wherever they are stored: in memory, in a cache file, or streamed from their files.
 
 mod build;
 mod choose;
 mod options;
+mod sources;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use build::format_of;
-use build::{open_sources, pool};
-use choose::estimate;
-pub use choose::{Choice, Limits, Mode, choose};
-pub use options::{Content, HoldOut, Options, OverLong, Progress, Weighted};
+pub use choose::{Choice, Limits, StorageMode, choose};
+pub use options::{HoldOut, Options, OverLong, Progress, Weighted};
+pub use sources::{IntoSources, Sources};
 
-use crate::batch::{Capacity, MicroBatch};
+use crate::batch::{Capacity, MicroBatch, PerStream};
 use crate::error::DataError;
 use crate::feed::{self, FeedOptions, Sequential};
 use crate::order::MIXTURE_BYTES;
 use crate::order::{Iteration, Stored, StoredIteration, StreamIteration};
 use crate::read::{Row, Source};
-use crate::store::StreamSource;
-use crate::store::Width;
-use crate::store::{Example, Totals};
+use crate::store::{Example, Layout, StreamSource, Totals};
 use crate::tokenize::Summary;
 use crate::tokenize::Tokenizer;
 
@@ -34,9 +31,8 @@ pub struct Dataset {
     summary: Summary,
     /// `None` for a stream nobody has counted.
     totals: Option<Totals>,
-    group: usize,
-    max_length: usize,
-    width: Width,
+    layout: Layout,
+    max_length: PerStream<usize>,
 }
 
 #[derive(Clone)]
@@ -55,7 +51,7 @@ impl fmt::Debug for Dataset {
     }
 }
 
-/// Told while rows are tokenised.
+/// Called while rows are tokenised.
 pub type Observer<'a> = &'a mut dyn FnMut(&Progress);
 
 impl Dataset {
@@ -81,35 +77,35 @@ impl Dataset {
     /// Tokenises everything into memory: about two bytes per token (four for vocabularies above 65,536) and 24 per
     /// sequence.
     pub fn in_memory(
-        sources: Vec<Weighted>,
+        sources: impl IntoSources,
         tokenizer: &Tokenizer,
         options: &Options,
         observe: Observer<'_>,
     ) -> Result<Self, DataError> {
-        build::in_memory(sources, tokenizer, options, observe)
+        build::in_memory(sources.into_sources(options)?, tokenizer, options, observe)
     }
 
     /// Tokenises each source once into a file in `folder` and reads that from then on. A file that is already there is
     /// used if it was made from the same data, tokenizer and settings and is whole; else it is made again.
     pub fn cached(
-        sources: Vec<Weighted>,
+        sources: impl IntoSources,
         tokenizer: &Tokenizer,
         options: &Options,
         folder: &Path,
         observe: Observer<'_>,
     ) -> Result<Self, DataError> {
-        build::cached(sources, tokenizer, options, folder, observe)
+        build::cached(sources.into_sources(options)?, tokenizer, options, folder, observe)
     }
 
-    /// Keeps nothing on disk: rows are tokenised while training, in chunks that fit `buffer_bytes`, and shuffled within
+    /// Stores nothing on disk: rows are tokenised while training, in chunks that fit `buffer_bytes`, and shuffled within
     /// them. How many groups there are is not known until [`Dataset::counted`] has read them all once.
     pub fn streamed(
-        sources: Vec<Weighted>,
+        sources: impl IntoSources,
         tokenizer: Arc<Tokenizer>,
         options: &Options,
         buffer_bytes: u64,
     ) -> Result<Self, DataError> {
-        build::streamed(sources, tokenizer, options, buffer_bytes)
+        build::streamed(sources.into_sources(options)?, tokenizer, options, buffer_bytes)
     }
 
     /// The same dataset with its groups counted: for a stream, one pass over all rows.
@@ -124,12 +120,22 @@ impl Dataset {
 
     /// Sequences that only mean something together: 1, or 2 for pairs.
     pub fn group(&self) -> usize {
-        self.group
+        self.layout.group
+    }
+
+    /// Streams of tokens: 1, or 2 for sources and targets.
+    pub fn streams(&self) -> usize {
+        self.layout.streams
+    }
+
+    /// The most tokens a sequence may have in each stream.
+    pub fn max_length(&self) -> PerStream<usize> {
+        self.max_length
     }
 
     /// `None` for a stream that was not counted.
     pub fn groups(&self) -> Option<u64> {
-        self.sequences().map(|sequences| sequences / self.group as u64)
+        self.sequences().map(|sequences| sequences / self.layout.group as u64)
     }
 
     /// A pair has two. `None` for a stream that was not counted, as for the figures below.
@@ -137,17 +143,28 @@ impl Dataset {
         self.totals.map(|totals| totals.sequences)
     }
 
+    /// Of the main stream.
     pub fn total_tokens(&self) -> Option<u64> {
-        self.totals.map(|totals| totals.tokens)
+        self.totals.map(|totals| totals.tokens[0])
+    }
+
+    /// Of the stream that the main one is conditioned on.
+    pub fn source_tokens(&self) -> Option<u64> {
+        self.totals.map(|totals| totals.tokens[1])
     }
 
     pub fn loss_tokens(&self) -> Option<u64> {
         self.totals.map(|totals| totals.loss_tokens)
     }
 
-    /// The number of tokens of the longest sequence.
+    /// The number of tokens of the longest sequence in the main stream.
     pub fn longest(&self) -> Option<u64> {
-        self.totals.map(|totals| totals.longest)
+        self.totals.map(|totals| totals.longest[0])
+    }
+
+    /// The same of the source stream.
+    pub fn longest_source(&self) -> Option<u64> {
+        self.totals.map(|totals| totals.longest[1])
     }
 
     /// What became of the rows; for a stream that was not counted, nothing yet.
@@ -175,18 +192,19 @@ impl Dataset {
 
     /// What a feed with these options takes besides: known before it starts.
     pub fn feed_bytes(&self, options: &FeedOptions) -> u64 {
-        options.own_bytes(self.group) + self.reading_bytes()
+        options.own_bytes(self.group()) + self.reading_bytes()
     }
 
     /// What [`Dataset::sequential`] takes besides.
     pub fn sequential_bytes(&self, capacity: Capacity) -> u64 {
-        MicroBatch::bytes(capacity) + self.reading_bytes()
+        MicroBatch::filled_bytes(&capacity, &self.max_length, self.group()) + self.reading_bytes()
     }
 
     fn reading_bytes(&self) -> u64 {
         let (bytes, weighted) = match &self.storage {
             Storage::Stored(stored) => {
-                let readers = stored.stores.iter().map(|store| store.reader_bytes(self.max_length, self.width));
+                let readers =
+                    stored.stores.iter().map(|store| store.reader_bytes(&self.max_length, self.layout.format));
                 (readers.sum(), stored.weights.is_some())
             }
             Storage::Streamed { stream_sources, weights, .. } => (
@@ -199,7 +217,7 @@ impl Dataset {
 
     /// Everything once, in the order of the files, in micro-batches.
     pub fn sequential(&self, capacity: Capacity) -> Result<Sequential, DataError> {
-        Sequential::new(self, capacity, self.max_length)
+        Sequential::new(self, capacity)
     }
 
     /// The first `count` sequences.
@@ -207,8 +225,8 @@ impl Dataset {
         feed::first(self, count)
     }
 
-    /// A iteration that ends soon after `stop` is set.
-    pub(crate) fn iteration(&self, seed: u64, shuffle: bool, stop: &Arc<AtomicBool>) -> Result<Iteration, DataError> {
+    /// An iteration that ends soon after `stop` is set.
+    pub(crate) fn iterate(&self, seed: u64, shuffle: bool, stop: &Arc<AtomicBool>) -> Result<Iteration, DataError> {
         Ok(match &self.storage {
             Storage::Stored(stored) => Iteration::Stored(StoredIteration::new(stored.clone(), seed, shuffle)?),
             Storage::Streamed { stream_sources, weights, identity } => Iteration::Streamed(StreamIteration::new(

@@ -1,15 +1,14 @@
 //! Micro-batches ahead of whoever trains: a thread plans updates and fills a ring of micro-batches that are taken once and
 //! used again and again.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::batch::{Amount, Planner, Rules, UpdateHead, planner_bytes};
-use crate::batch::{Capacity, MicroBatch};
+use crate::batch::{Amount, Capacity, MicroBatch, PerStream, Planner, Rules, UpdateHead, check_streams, planner_bytes};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::order::Cursor;
@@ -21,7 +20,8 @@ pub const SLOTS: usize = 4;
 pub struct FeedOptions {
     /// Of one micro-batch.
     pub capacity: Capacity,
-    pub max_length: usize,
+    /// Of each stream.
+    pub max_length: PerStream<usize>,
     pub amount: Amount,
     /// This rank's share is every `ranks`-th group of an update, beginning with the `rank`-th.
     pub rank: usize,
@@ -36,17 +36,23 @@ pub struct FeedOptions {
 
 impl FeedOptions {
     /// One rank, shuffled, from the beginning.
-    pub fn new(capacity: Capacity, max_length: usize, amount: Amount, seed: u64) -> Self {
+    pub fn new(capacity: Capacity, max_length: impl Into<PerStream<usize>>, amount: Amount, seed: u64) -> Self {
+        let max_length = max_length.into();
         Self { capacity, max_length, amount, rank: 0, ranks: 1, seed, shuffle: true, slots: SLOTS, cursor: None }
     }
 
     /// What the ring and planning hold.
     pub(crate) fn own_bytes(&self, group: usize) -> u64 {
-        self.slots as u64 * MicroBatch::bytes(self.capacity) + planner_bytes(self.amount, group)
+        let batch = MicroBatch::filled_bytes(&self.capacity, &self.max_length, group);
+        self.slots as u64 * batch + planner_bytes(self.amount, group, self.capacity.len())
     }
 
-    fn rules(&self, group: usize) -> Result<Rules, DataError> {
+    fn rules(&self, group: usize, streams: usize) -> Result<Rules, DataError> {
         let refuse = |reason: String| Err(DataError::Feed { reason });
+        check_streams(&self.max_length, &self.capacity)?;
+        if self.capacity.len() != streams {
+            return refuse(format!("the data has {streams} streams and a micro-batch {}", self.capacity.len()));
+        }
         if self.slots == 0 {
             return refuse("a ring of no micro-batches holds none".into());
         }
@@ -105,18 +111,19 @@ pub struct Waited {
 
 impl Feed {
     pub fn start(dataset: &Dataset, options: &FeedOptions) -> Result<Self, DataError> {
-        let rules = options.rules(dataset.group())?;
+        let rules = options.rules(dataset.group(), dataset.streams())?;
         let stop = Arc::new(AtomicBool::new(false));
-        let mut iteration = dataset.iteration(options.seed, options.shuffle, &stop)?;
+        let mut iteration = dataset.iterate(options.seed, options.shuffle, &stop)?;
         if let Some(cursor) = &options.cursor {
             iteration.seek(cursor)?;
         }
         let cursor = iteration.cursor();
-        // Room for every filled micro-batch and for the heads between them.
+        // Space for every filled micro-batch and for the heads between them.
         let (send, parcels) = sync_channel(2 * options.slots + 1);
         let (returns, returned) = channel();
         for _ in 0..options.slots {
-            let _ = returns.send(Return::Empty(MicroBatch::with_capacity(options.capacity)));
+            let batch = MicroBatch::with_filled_capacity(&options.capacity, &options.max_length, dataset.group());
+            let _ = returns.send(Return::Empty(batch));
         }
         let planner = Planner::new(iteration, rules);
         let run = move || load(planner, &returned, &send);
@@ -134,7 +141,7 @@ impl Feed {
         })
     }
 
-    /// What it holds at most: ring, planning, and the dataset's buffers and block caches.
+    /// What it holds at most: ring, planning, and the dataset's buffers and index pages.
     pub fn planned_bytes(&self) -> u64 {
         self.planned_bytes
     }
@@ -197,7 +204,7 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Loans may still be out; the thread must not wait for them.
+        // Leases may still be out; the thread must not wait for them.
         let _ = self.returns.send(Return::Stop);
         self.parcels = None;
         if let Some(thread) = self.thread.take() {
@@ -217,6 +224,13 @@ impl Deref for BatchLease {
 
     fn deref(&self) -> &MicroBatch {
         self.batch.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+/// For [`MicroBatch::fill_up`]; what was changed is cleared before the batch is used again.
+impl DerefMut for BatchLease {
+    fn deref_mut(&mut self) -> &mut MicroBatch {
+        self.batch.as_mut().expect("it is there until it is dropped")
     }
 }
 

@@ -46,13 +46,10 @@ pub(super) fn read_messages(row: &Row, format: RowFormat) -> Result<Sample, Data
         return Err(missing(row, wanted, format.accepts()));
     };
     let mut messages = read_message_list(row, column, value)?;
-    if !messages.iter().any(|m| m["role"] == "assistant") {
-        return Err(DataError::NoAnswer { at: row.at.clone() });
-    }
     // Some tables keep the instructions for a whole conversation in a column of their own.
     if let Some(Value::String(system)) = present(row, "system")
         && !system.is_empty()
-        && messages[0]["role"] != "system"
+        && messages.first().is_some_and(|first| first["role"] != "system")
     {
         messages.insert(0, json!({"role": "system", "content": system}));
     }

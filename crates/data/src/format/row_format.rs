@@ -23,6 +23,8 @@ pub enum Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowFormat {
     Text,
+    /// A text in the column `prompt`, without a response.
+    Prompt,
     PromptResponse,
     Messages,
     /// ShareGPT's manner of them.
@@ -50,11 +52,12 @@ pub enum Sample {
 }
 
 /// Every column some shape reads: what is worth decoding from a table with many more.
-pub(crate) const COLUMNS: [&str; 24] = [
+pub(crate) const COLUMNS: [&str; 25] = [
     "answer",
     "auxiliary_labels",
     "chosen",
     "chosen_response",
+    "class",
     "completion",
     "conversation",
     "conversations",
@@ -91,10 +94,13 @@ const ACCEPT_ALL: &str = "`text`; `prompt` with `response` or `completion`; `ins
     `question` with `answer`; `messages` (a list of {role, content}); `conversations` (a list of {from, value}); \
     for `task: reward`, `prompt` with `chosen` and `rejected`";
 
+const ACCEPT_LABELLED: &str = "`text`, `prompt`, `messages` or `conversations`, with `label`";
+
 impl RowFormat {
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
+            Self::Prompt => "prompt",
             Self::PromptResponse => "prompt-response",
             Self::Messages => "messages",
             Self::Conversations => "conversations",
@@ -102,9 +108,10 @@ impl RowFormat {
         }
     }
 
-    pub(super) fn accepts(self) -> &'static str {
+    pub(crate) fn accepts(self) -> &'static str {
         match self {
             Self::Text => "`text`",
+            Self::Prompt => "`prompt`",
             Self::PromptResponse => {
                 "`prompt` with `response` or `completion`, `instruction` (and `input`) with `output`, `question` with `answer`"
             }
@@ -131,12 +138,41 @@ impl RowFormat {
         }
     }
 
+    /// What a row with a class is: the richest format, whether it has an answer or not.
+    pub(crate) fn detect_labelled(row: &Row) -> Result<Self, DataError> {
+        let only_prompt = present(row, "prompt").is_some() && pair_of(row).is_none() && present(row, "text").is_none();
+        if only_prompt && present(row, "messages").is_none() && conversation::conversations_of(row).is_none() {
+            return Ok(Self::Prompt);
+        }
+        match Self::detect(row)? {
+            Self::Pairs => Err(missing(row, "a text to classify", ACCEPT_LABELLED)),
+            format => Ok(format),
+        }
+    }
+
+    pub(crate) fn has_prompt_and_response(row: &Row) -> bool {
+        pair_of(row).is_some()
+    }
+
+    /// The row's content; a conversation must have an answer to learn from.
     pub fn read(self, row: &Row) -> Result<Sample, DataError> {
+        match self.read_any(row)? {
+            Sample::Messages { messages, .. } if !messages.iter().any(|m| m["role"] == "assistant") => {
+                Err(DataError::NoAnswer { at: row.at.clone() })
+            }
+            sample => Ok(sample),
+        }
+    }
+
+    /// The row's content, with or without an answer.
+    pub(crate) fn read_any(self, row: &Row) -> Result<Sample, DataError> {
+        let text = |column: &str, wanted| match present(row, column) {
+            Some(value) => Ok(Sample::Text(string(row, column, value)?)),
+            None => Err(missing(row, wanted, self.accepts())),
+        };
         match self {
-            Self::Text => match present(row, "text") {
-                Some(value) => Ok(Sample::Text(string(row, "text", value)?)),
-                None => Err(missing(row, "format `text`", self.accepts())),
-            },
+            Self::Text => text("text", "format `text`"),
+            Self::Prompt => text("prompt", "format `prompt`"),
             Self::PromptResponse => read_pair(row),
             Self::Messages | Self::Conversations => conversation::read_messages(row, self),
             Self::Pairs => Ok(Sample::Pair(pairs::read(row)?)),
@@ -147,6 +183,7 @@ impl RowFormat {
     pub fn explain(self, row: &Row) -> String {
         let mut columns: Vec<&str> = match self {
             Self::Text => vec!["text"],
+            Self::Prompt => vec!["prompt"],
             Self::PromptResponse => pair_of(row).map_or(Vec::new(), |(ask, answer)| vec![ask, "input", answer]),
             Self::Messages => vec!["system", "messages", "tools"],
             Self::Conversations => vec!["system", "conversations", "conversation", "tools"],

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::stored::StoredIteration;
 use super::streamed::StreamIteration;
+use crate::batch::MicroBatch;
 use crate::error::DataError;
-use crate::store::ChunkStart;
-use crate::store::Entry;
+use crate::store::{ChunkStart, Entry};
 
 /// How far training has come: all a checkpoint has to remember of the data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,10 +35,10 @@ pub(crate) struct Located {
     pub entry: Entry,
 }
 
-/// What a iteration comes to next.
+/// What an iteration comes to next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// A group; [`Iteration::group`] has its sequences.
+    /// A group; [`Iteration::group`] has its records.
     Group,
     /// There is one, but to hold it something of the window would have to go first.
     WindowFull,
@@ -60,7 +60,7 @@ impl Iteration {
         }
     }
 
-    /// The sequences of the group looked at.
+    /// The records of the group looked at: each sequence has one per stream.
     pub(crate) fn group(&self) -> &[Located] {
         match self {
             Self::Stored(iteration) => &iteration.group,
@@ -99,11 +99,34 @@ impl Iteration {
         }
     }
 
-    /// Reads a sequence taken since the window began.
-    pub(crate) fn read(&mut self, located: &Located, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+    /// Appends the sequences of a group taken since the window began; `row_id` names the first token of the group's `i`-th
+    /// sequence in a stream.
+    pub(crate) fn read_into(
+        &mut self,
+        batch: &mut MicroBatch,
+        records: &[Located],
+        row_id: impl Fn(usize, usize) -> u32,
+    ) -> Result<(), DataError> {
+        let streams = batch.streams.len();
+        for (index, located) in records.iter().enumerate() {
+            let (sequence, stream) = (index / streams, index % streams);
+            batch.append(stream, located.entry.tokens as usize, row_id(sequence, stream), |tokens, targets| {
+                self.read(located, tokens, targets)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads one record taken since the window began; returns its label if it has one.
+    pub(crate) fn read(
+        &mut self,
+        located: &Located,
+        tokens: &mut [i32],
+        targets: Option<&mut [i32]>,
+    ) -> Result<Option<i32>, DataError> {
         match self {
-            Self::Stored(iteration) => iteration.read(located, tokens, targets),
-            Self::Streamed(iteration) => iteration.read(located, tokens, targets),
+            Self::Stored(stored) => stored.read(located, tokens, targets),
+            Self::Streamed(streamed) => streamed.read(located, tokens, targets),
         }
     }
 }

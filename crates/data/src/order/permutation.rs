@@ -26,6 +26,10 @@ enum Kind {
 }
 
 impl Permutation {
+    pub(crate) fn len(&self) -> u64 {
+        self.count
+    }
+
     pub(crate) fn identity(count: u64) -> Self {
         Self { count, kind: Kind::Identity }
     }

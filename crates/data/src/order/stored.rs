@@ -6,21 +6,19 @@ use super::iteration::{Cursor, Located, Next};
 use super::mixture::Mixture;
 use crate::error::DataError;
 use crate::order::{Order, mix};
-use crate::store::Width;
-use crate::store::{Store, StoreReader};
+use crate::store::{Layout, Store, StoreReader};
 
 /// The stores of a dataset, each with its weight where they have any.
 pub(crate) struct Stored {
     pub stores: Vec<Store>,
     pub weights: Option<Vec<f64>>,
-    pub group: usize,
-    pub width: Width,
+    pub layout: Layout,
 }
 
 impl Stored {
     /// Groups of each store.
     fn counts(&self) -> Vec<u64> {
-        self.stores.iter().map(|store| store.totals().sequences / self.group as u64).collect()
+        self.stores.iter().map(|store| store.sequences(self.layout.streams) / self.layout.group as u64).collect()
     }
 }
 
@@ -76,7 +74,8 @@ impl StoredIteration {
             }
         };
         let weights = stored.weights.iter().flatten().map(|weight| weight.to_bits());
-        let numbers = counts.iter().copied().chain(weights).chain([seed, u64::from(shuffle), stored.group as u64]);
+        let numbers =
+            counts.iter().copied().chain(weights).chain([seed, u64::from(shuffle), stored.layout.group as u64]);
         let identity = numbers.fold(0, |hash, number| mix(hash ^ mix(number)));
         Ok(Self::with(stored, order, identity, None))
     }
@@ -89,7 +88,7 @@ impl StoredIteration {
     }
 
     fn with(stored: Arc<Stored>, order: StoreOrder, identity: u64, end: Option<u64>) -> Self {
-        let readers = stored.stores.iter().map(|store| store.reader(stored.width)).collect();
+        let readers = stored.stores.iter().map(|store| store.reader(stored.layout)).collect();
         Self { stored, readers, order, identity, position: 0, end, group: Vec::new(), looked: false }
     }
 
@@ -100,9 +99,9 @@ impl StoredIteration {
         if !self.looked {
             self.group.clear();
             let (store, group) = self.order.at(self.position);
-            let size = self.stored.group as u64;
-            for sequence in group * size..(group + 1) * size {
-                let entry = self.readers[store].entry(sequence)?;
+            let size = self.stored.layout.records_per_group() as u64;
+            for record in group * size..(group + 1) * size {
+                let entry = self.readers[store].entry(record)?;
                 self.group.push(Located { source: store as u32, chunk: 0, entry });
             }
             self.looked = true;
@@ -128,7 +127,12 @@ impl StoredIteration {
         Ok(())
     }
 
-    pub(super) fn read(&mut self, located: &Located, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+    pub(super) fn read(
+        &mut self,
+        located: &Located,
+        tokens: &mut [i32],
+        targets: Option<&mut [i32]>,
+    ) -> Result<Option<i32>, DataError> {
         self.readers[located.source as usize].read(&located.entry, tokens, targets)
     }
 }

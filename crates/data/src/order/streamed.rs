@@ -8,8 +8,7 @@ use super::iteration::{Cursor, Located, Next, SourceCursor};
 use super::mixture::Mixture;
 use crate::error::DataError;
 use crate::order::mix;
-use crate::store::{Chunk, ChunkStart, Filler, StreamOrder, StreamSource, first_chunk};
-use crate::store::{Entry, Records};
+use crate::store::{Chunk, ChunkStart, Entry, Filler, Records, StreamOrder, StreamSource, first_chunk};
 
 /// Chunks of a source that a window may reach over.
 const HELD_MAX: usize = 2;
@@ -116,7 +115,12 @@ impl StreamIteration {
         Ok(())
     }
 
-    pub(super) fn read(&mut self, located: &Located, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+    pub(super) fn read(
+        &mut self,
+        located: &Located,
+        tokens: &mut [i32],
+        targets: Option<&mut [i32]>,
+    ) -> Result<Option<i32>, DataError> {
         self.sources[located.source as usize].read(located, tokens, targets)
     }
 }
@@ -155,10 +159,9 @@ impl SourceIteration {
 
     /// Makes sure that a group is there to look at.
     fn peek(&mut self) -> Result<Next, DataError> {
-        let group = self.source.group();
         loop {
             match self.held.get(self.at) {
-                Some(chunk) if self.index < chunk.groups(group) => return Ok(Next::Group),
+                Some(chunk) if self.index < chunk.groups() => return Ok(Next::Group),
                 Some(chunk) => {
                     let next = chunk.next;
                     if self.once && next.epoch > 0 {
@@ -177,7 +180,7 @@ impl SourceIteration {
                     let SourceCursor { chunk, index } = self.resume;
                     self.fetch(chunk)?;
                     (self.at, self.index) = (0, index);
-                    if self.held[0].groups(group) < index {
+                    if self.held[0].groups() < index {
                         return Err(DataError::OtherCursor);
                     }
                 }
@@ -213,7 +216,7 @@ impl SourceIteration {
 
     fn current(&self) -> (u64, &[Entry]) {
         let chunk = &self.held[self.at];
-        (self.first + self.at as u64, chunk.group_at(self.index, self.source.group()))
+        (self.first + self.at as u64, chunk.group_at(self.index))
     }
 
     fn begin_window(&mut self) {
@@ -239,9 +242,7 @@ impl SourceIteration {
     fn cursor(&self) -> SourceCursor {
         match self.held.get(self.at) {
             // Behind the last group of a chunk is before the first of the next one.
-            Some(chunk) if self.index >= chunk.groups(self.source.group()) => {
-                SourceCursor { chunk: chunk.next, index: 0 }
-            }
+            Some(chunk) if self.index >= chunk.groups() => SourceCursor { chunk: chunk.next, index: 0 },
             Some(chunk) => SourceCursor { chunk: chunk.start, index: self.index },
             None => self.resume,
         }
@@ -259,8 +260,16 @@ impl SourceIteration {
         (self.at, self.index, self.resume) = (0, 0, *cursor);
     }
 
-    fn read(&self, located: &Located, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+    fn read(
+        &self,
+        located: &Located,
+        tokens: &mut [i32],
+        targets: Option<&mut [i32]>,
+    ) -> Result<Option<i32>, DataError> {
         let chunk = self.held.get((located.chunk - self.first) as usize).ok_or(DataError::Malformed)?;
-        chunk.records.read(&located.entry, self.source.width(), tokens, targets).map_err(|_| DataError::Malformed)
+        chunk
+            .records
+            .read(&located.entry, self.source.layout().format, tokens, targets)
+            .map_err(|_| DataError::Malformed)
     }
 }

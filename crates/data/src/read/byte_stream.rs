@@ -13,6 +13,11 @@ const BUFFER_BYTES: usize = 1 << 16;
 /// Unpacking needs a window of this size at most (zstd's default limit); a frame that wants more is refused.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
+/// What reading a file holds, lines not counted.
+pub(super) fn reading_bytes(packing: Packing) -> u64 {
+    BUFFER_BYTES as u64
+}
+
 /// What `ByteStream::line` found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {

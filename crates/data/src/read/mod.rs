@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 pub use parquet_rows::decoding_untrusted;
 pub use row_reader::RowAt;
-pub(crate) use row_reader::{Files, Listed, OpenedSource, RowReader, units};
+pub(crate) use row_reader::{Files, Listed, OpenedSource, ReadUpTo, RowReader, units};
 pub use source::{Position, Rows, Source};
 
 use crate::error::Place;

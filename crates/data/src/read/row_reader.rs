@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::HoldOut;
 use crate::error::DataError;
 use crate::format::RowFormat;
-use crate::order::Permutation;
-use crate::order::mix;
+use crate::order::{Permutation, mix};
 use crate::read::{Position, Row, Rows, Source};
-use crate::tokenize::RawRow;
+use crate::tokenize::{RawRow, Sampled};
 
 /// A row's place in the order of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,13 +25,25 @@ pub(crate) trait RowReader: Send {
     fn read_share(&self) -> f64;
 }
 
-/// Files of one kind of rows.
+/// A source and what its rows are.
 pub(crate) struct OpenedSource {
     pub source: Source,
     pub format: RowFormat,
+    /// The first usable row in words, for people: the format and its columns.
+    pub explained: String,
+    /// Its beginning as groups, where that has been tokenised already.
+    pub sample: Option<Box<Sampled>>,
 }
 
-/// The units of all opened, in an order.
+impl OpenedSource {
+    /// The same source for another dataset.
+    pub(crate) fn share(&self) -> Self {
+        let (source, explained) = (self.source.clone(), self.explained.clone());
+        Self { source, format: self.format, explained, sample: None }
+    }
+}
+
+/// The units of all sources, in an order.
 pub(crate) struct Files<'a> {
     opened: &'a [OpenedSource],
     order: Permutation,
@@ -45,6 +56,15 @@ pub(crate) struct Files<'a> {
     bytes_done: u64,
     bytes_total: u64,
     /// Handed out.
+    rows: u64,
+    failed: bool,
+}
+
+/// Where reading was interrupted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadUpTo {
+    next: RowAt,
+    bytes_done: u64,
     rows: u64,
     failed: bool,
 }
@@ -73,6 +93,20 @@ impl<'a> Files<'a> {
             self.turn += 1;
         }
         Ok(())
+    }
+
+    /// Where a reader of the same files can go on.
+    pub(crate) fn up_to(&self) -> ReadUpTo {
+        let next = match &self.open {
+            Some((_, rows)) => RowAt { turn: self.turn - 1, position: Rows::position(rows) },
+            None => RowAt { turn: self.turn, position: Position { unit: 0, row: 0, byte: 0 } },
+        };
+        ReadUpTo { next, bytes_done: self.bytes_done, rows: self.rows, failed: self.failed }
+    }
+
+    pub(crate) fn go_on(&mut self, from: &ReadUpTo) -> Result<(), DataError> {
+        (self.bytes_done, self.rows, self.failed) = (from.bytes_done, from.rows, from.failed);
+        if self.failed { Ok(()) } else { self.seek(&from.next) }
     }
 
     fn unit_at(&self, turn: u64) -> (usize, u32) {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Entry, Records, Width, bytes_max};
+use super::record::{Entry, Layout, Records};
 use crate::dataset::Options;
 use crate::error::DataError;
 use crate::order::Permutation;
@@ -33,7 +33,7 @@ pub struct ChunkStart {
     pub number: u64,
     pub epoch: u64,
     pub at: RowAt,
-    /// Tokens of that row that belong to sequences before (`Content::Text`).
+    /// Tokens of that row that belong to sequences before (`Content::is_continuous`).
     pub skip: u32,
     /// Groups of the epoch before the chunk.
     pub emitted: u64,
@@ -51,12 +51,8 @@ pub(crate) struct StreamSource {
 }
 
 impl StreamSource {
-    pub(crate) fn width(&self) -> Width {
-        Width::of(self.tokenizer.vocab_size())
-    }
-
-    pub(crate) fn group(&self) -> usize {
-        self.options.content.group()
+    pub(crate) fn layout(&self) -> Layout {
+        Layout::of(&self.tokenizer, &self.options)
     }
 
     fn order_of(&self, epoch: u64, order: &StreamOrder) -> Permutation {
@@ -70,19 +66,19 @@ impl StreamSource {
     }
 
     fn encoders(&self) -> Result<Vec<Encoder<'_>>, DataError> {
-        self.opened.iter().map(|opened| Encoder::new(&self.tokenizer, opened.format)).collect()
+        self.opened.iter().map(|opened| Encoder::new(&self.tokenizer, opened.format, &self.options)).collect()
     }
 
     /// What streaming it takes: chunks, and the producer that fills them.
     pub(crate) fn planned_bytes(&self) -> u64 {
-        CHUNKS * self.chunk_bytes + producer_bytes(self.options.workers)
+        let reading = self.opened.iter().map(|opened| opened.source.reading_bytes()).max();
+        CHUNKS * self.chunk_bytes + producer_bytes(self.options.workers) + reading.unwrap_or(0)
     }
 }
 
 /// The size of a chunk that keeps a stream within `buffer_bytes`.
-pub(crate) fn chunk_bytes(buffer_bytes: u64, options: &Options, width: Width) -> Result<u64, DataError> {
-    let group = options.content.group();
-    let largest = (group * (bytes_max(options.max_length, width) + size_of::<Entry>())) as u64;
+pub(crate) fn chunk_bytes(buffer_bytes: u64, options: &Options, layout: Layout) -> Result<u64, DataError> {
+    let largest = layout.group_bytes_max(&options.max_lengths());
     let needed = CHUNKS * GROUPS_PER_CHUNK_MIN * largest;
     if buffer_bytes < needed {
         return Err(DataError::StreamBuffer { bytes: buffer_bytes, needed, max_length: options.max_length });
@@ -102,25 +98,26 @@ pub(crate) struct Chunk {
     /// Where the one behind it begins.
     pub next: ChunkStart,
     pub records: Records,
+    records_per_group: usize,
     order: Permutation,
 }
 
 impl Chunk {
-    fn new(start: ChunkStart, next: ChunkStart, records: Records, group: usize, order: &StreamOrder) -> Self {
-        let groups = (records.entries.len() / group) as u64;
+    fn new(start: ChunkStart, next: ChunkStart, records: Records, layout: Layout, order: &StreamOrder) -> Self {
+        let groups = (records.entries.len() / layout.records_per_group()) as u64;
         let key = mix(epoch_key(order.seed, start.epoch) ^ mix(start.emitted.wrapping_add(1)));
         let order = if order.shuffle { Permutation::new(groups, key) } else { Permutation::identity(groups) };
-        Self { start, next, records, order }
+        Self { start, next, records, records_per_group: layout.records_per_group(), order }
     }
 
-    pub(crate) fn groups(&self, group: usize) -> u64 {
-        (self.records.entries.len() / group) as u64
+    pub(crate) fn groups(&self) -> u64 {
+        self.order.len()
     }
 
     /// The entries of the group whose turn it is `index`-th.
-    pub(crate) fn group_at(&self, index: u64, group: usize) -> &[Entry] {
-        let first = self.order.at(index) as usize * group;
-        &self.records.entries[first..first + group]
+    pub(crate) fn group_at(&self, index: u64) -> &[Entry] {
+        let first = self.order.at(index) as usize * self.records_per_group;
+        &self.records.entries[first..first + self.records_per_group]
     }
 }
 
@@ -246,7 +243,7 @@ fn fill(
         let (rows, max_length) = (producer.tally.counts.rows, source.options.max_length);
         return Err(DataError::NothingLeft { rows, max_length });
     }
-    Ok(Chunk::new(start, next, records, source.group(), order))
+    Ok(Chunk::new(start, next, records, source.layout(), order))
 }
 
 /// Where an epoch begins.

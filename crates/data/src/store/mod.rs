@@ -3,6 +3,7 @@
 mod cache;
 mod chunks;
 pub(crate) mod disk;
+mod example;
 mod record;
 mod stored;
 
@@ -11,6 +12,7 @@ pub(crate) use cache::{build_or_open, file_name, key};
 pub use chunks::ChunkStart;
 pub(crate) use chunks::{Chunk, Filler, StreamOrder, StreamSource, chunk_bytes, first_chunk};
 pub use disk::free_bytes;
-pub(crate) use record::{Entry, Group, Records, Sequence, Width};
-pub use stored::{Example, ExampleRef};
-pub(crate) use stored::{Store, StoreReader, Totals, count_loss};
+pub(crate) use example::count_loss;
+pub use example::{Example, ExampleRef};
+pub(crate) use record::{Entry, Group, Layout, RecordFormat, Records, Sequence};
+pub(crate) use stored::{Store, StoreReader, Totals};

@@ -2,48 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::cache::{CacheFile, CacheReader, reader_bytes};
-use super::record::{Entry, Records, Width};
-use crate::NO_LOSS;
+use super::record::{Entry, Layout, RecordFormat, Records};
+use crate::batch::STREAMS_MAX;
 use crate::error::DataError;
-
-/// A sequence and, for each position, the token that comes next or [`NO_LOSS`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Example {
-    pub tokens: Vec<u32>,
-    pub targets: Vec<i32>,
-}
-
-/// An example borrowed from where it is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExampleRef<'a> {
-    pub tokens: &'a [u32],
-    pub targets: &'a [i32],
-}
-
-impl Example {
-    pub fn view(&self) -> ExampleRef<'_> {
-        ExampleRef { tokens: &self.tokens, targets: &self.targets }
-    }
-}
-
-impl ExampleRef<'_> {
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
-    pub fn loss_tokens(&self) -> usize {
-        count_loss(self.targets)
-    }
-}
-
-pub(crate) fn count_loss(targets: &[i32]) -> usize {
-    targets.iter().filter(|&&target| target != NO_LOSS).count()
-}
 
 /// One source's sequences.
 pub(crate) enum Store {
@@ -51,47 +15,58 @@ pub(crate) enum Store {
     Cached(Arc<CacheFile>),
 }
 
-/// What is known about a store as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Sums over the sequences of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub sequences: u64,
-    pub tokens: u64,
+    /// Of each stream.
+    pub tokens: [u64; STREAMS_MAX],
+    pub longest: [u64; STREAMS_MAX],
     pub loss_tokens: u64,
-    pub longest: u64,
 }
 
 impl Totals {
-    pub(crate) fn of(records: &Records) -> Self {
+    pub(crate) fn of(records: &Records, streams: usize) -> Self {
         let mut totals = Self::default();
-        records.entries.iter().for_each(|entry| totals.add(entry));
+        totals.add(&records.entries, streams);
         totals
     }
 
-    pub(crate) fn add(&mut self, entry: &Entry) {
-        self.sequences += 1;
-        self.tokens += u64::from(entry.tokens);
-        self.loss_tokens += u64::from(entry.loss);
-        self.longest = self.longest.max(u64::from(entry.tokens));
+    /// Adds sequences, each with an entry per stream.
+    pub(crate) fn add(&mut self, entries: &[Entry], streams: usize) {
+        for sequence in entries.chunks(streams) {
+            self.sequences += 1;
+            for (stream, entry) in sequence.iter().enumerate() {
+                self.tokens[stream] += u64::from(entry.tokens);
+                self.longest[stream] = self.longest[stream].max(u64::from(entry.tokens));
+                self.loss_tokens += u64::from(entry.loss);
+            }
+        }
     }
 
     pub(crate) fn join(&mut self, other: &Totals) {
         self.sequences += other.sequences;
-        self.tokens += other.tokens;
         self.loss_tokens += other.loss_tokens;
-        self.longest = self.longest.max(other.longest);
+        for stream in 0..STREAMS_MAX {
+            self.tokens[stream] += other.tokens[stream];
+            self.longest[stream] = self.longest[stream].max(other.longest[stream]);
+        }
     }
 }
 
 impl Store {
-    pub(crate) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self, streams: usize) -> Totals {
         match self {
-            Self::Memory(records) => Totals::of(records),
-            Self::Cached(cache) => Totals {
-                sequences: cache.header.sequences,
-                tokens: cache.header.tokens,
-                loss_tokens: cache.header.loss_tokens,
-                longest: cache.header.longest,
-            },
+            Self::Memory(records) => Totals::of(records, streams),
+            Self::Cached(cache) => cache.header.totals,
+        }
+    }
+
+    /// Sequences, counted from the index alone.
+    pub(crate) fn sequences(&self, streams: usize) -> u64 {
+        match self {
+            Self::Memory(records) => (records.entries.len() / streams) as u64,
+            Self::Cached(cache) => cache.header.totals.sequences,
         }
     }
 
@@ -103,39 +78,44 @@ impl Store {
     }
 
     /// What a reader takes besides.
-    pub(crate) fn reader_bytes(&self, max_length: usize, width: Width) -> u64 {
+    pub(crate) fn reader_bytes(&self, max_length: &[usize], format: RecordFormat) -> u64 {
         match self {
             Self::Memory(_) => 0,
-            Self::Cached(_) => reader_bytes(max_length, width),
+            Self::Cached(_) => reader_bytes(max_length.iter().copied().max().unwrap_or(0), format),
         }
     }
 
-    pub(crate) fn reader(&self, width: Width) -> StoreReader {
+    pub(crate) fn reader(&self, layout: Layout) -> StoreReader {
         match self {
-            Self::Memory(records) => StoreReader::Memory(records.clone(), width),
-            Self::Cached(cache) => StoreReader::Cached(CacheReader::new(cache.clone(), width)),
+            Self::Memory(records) => StoreReader::Memory(records.clone(), layout.format),
+            Self::Cached(cache) => StoreReader::Cached(CacheReader::new(cache.clone(), layout.format)),
         }
     }
 }
 
 /// Reads one store, with buffers of its own.
 pub(crate) enum StoreReader {
-    Memory(Arc<Records>, Width),
+    Memory(Arc<Records>, RecordFormat),
     Cached(CacheReader),
 }
 
 impl StoreReader {
-    pub(crate) fn entry(&mut self, sequence: u64) -> Result<Entry, DataError> {
+    pub(crate) fn entry(&mut self, record: u64) -> Result<Entry, DataError> {
         match self {
-            Self::Memory(records, _) => Ok(records.entries[sequence as usize]),
-            Self::Cached(reader) => reader.entry(sequence),
+            Self::Memory(records, _) => Ok(records.entries[record as usize]),
+            Self::Cached(reader) => reader.entry(record),
         }
     }
 
-    pub(crate) fn read(&mut self, entry: &Entry, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+    pub(crate) fn read(
+        &mut self,
+        entry: &Entry,
+        tokens: &mut [i32],
+        targets: Option<&mut [i32]>,
+    ) -> Result<Option<i32>, DataError> {
         match self {
-            Self::Memory(records, width) => {
-                records.read(entry, *width, tokens, targets).map_err(|_| DataError::Malformed)
+            Self::Memory(records, format) => {
+                records.read(entry, *format, tokens, targets).map_err(|_| DataError::Malformed)
             }
             Self::Cached(reader) => reader.read(entry, tokens, targets),
         }

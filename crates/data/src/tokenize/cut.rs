@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 
 use super::encode::EncodedRow;
 use super::pairs::{self, Cut};
-use crate::dataset::{Content, Options, OverLong};
+use crate::content::Content;
+use crate::dataset::{Options, OverLong};
 use crate::error::{DataError, Place};
-use crate::store::{Group, Sequence, Width};
+use crate::store::{Group, Layout, RecordFormat, Sequence};
 use crate::tokenize::Counts;
 use crate::tokenize::Masked;
 
@@ -15,10 +16,11 @@ use crate::tokenize::Masked;
 pub(crate) struct Cutter<At> {
     content: Content,
     max_length: usize,
+    max_source_length: usize,
     over_long: OverLong,
-    /// Kept when a prompt is cut.
+    /// Stays when a prompt is cut.
     bos: Option<u32>,
-    width: Width,
+    format: RecordFormat,
     /// A row that has become one group.
     ready: Option<Ready>,
     /// `Content::Text`: tokens not yet cut off. Never more than one sequence and one row.
@@ -36,6 +38,12 @@ pub(crate) struct Cutter<At> {
 enum Ready {
     One(Masked),
     Pair([Masked; 2]),
+    Labelled(Vec<u32>, i32),
+    /// The target begins with the decoder's start; its last token is only a target.
+    SourceTarget {
+        source: Vec<u32>,
+        target: Vec<u32>,
+    },
 }
 
 struct Span<At> {
@@ -46,14 +54,15 @@ struct Span<At> {
 }
 
 impl<At: Copy> Cutter<At> {
-    pub(crate) fn new(options: &Options, bos: Option<u32>, width: Width) -> Self {
-        let Options { content, max_length, over_long, .. } = *options;
+    pub(crate) fn new(options: &Options, bos: Option<u32>, layout: Layout) -> Self {
+        let Options { content, max_length, max_source_length, over_long, .. } = *options;
         Self {
             content,
             max_length,
+            max_source_length,
             over_long,
             bos,
-            width,
+            format: layout.format,
             ready: None,
             stream: Vec::new(),
             used: 0,
@@ -85,7 +94,7 @@ impl<At: Copy> Cutter<At> {
         counts.rows += 1;
         match row {
             EncodedRow::Pair(pair) => self.push_pair(place, pair, counts),
-            EncodedRow::One(masked) if self.content == Content::Text => {
+            EncodedRow::One(masked) if self.content.is_continuous() => {
                 self.stream.drain(..std::mem::take(&mut self.used));
                 let skip = std::mem::take(&mut self.skip).min(masked.tokens.len());
                 self.stream.extend_from_slice(&masked.tokens[skip..]);
@@ -95,6 +104,8 @@ impl<At: Copy> Cutter<At> {
                 Ok(())
             }
             EncodedRow::One(masked) => self.push_whole(place, masked, counts),
+            EncodedRow::Labelled(tokens, label) => self.push_labelled(place, tokens, label, counts),
+            EncodedRow::SourceTarget { source, target } => self.push_source_target(place, source, target, counts),
         }
     }
 
@@ -120,43 +131,92 @@ impl<At: Copy> Cutter<At> {
         Ok(())
     }
 
-    fn push_whole(&mut self, place: &Place, mut masked: Masked, counts: &mut Counts) -> Result<(), DataError> {
-        let (length, max_length) = (masked.tokens.len(), self.max_length);
-        if length > max_length {
-            match self.over_long {
-                OverLong::Error => return Err(DataError::TooLong { at: place.clone(), length, max_length }),
-                OverLong::Skip => {
-                    counts.skipped += 1;
-                    return Ok(());
-                }
-                OverLong::Truncate => {
-                    masked.tokens.truncate(max_length);
-                    masked.learn.truncate(max_length);
-                }
+    /// Makes a sequence fit as the policy says; `None` if its row is to be left out, else whether it was shortened.
+    fn fit(
+        &self,
+        place: &Place,
+        tokens: &mut Vec<u32>,
+        max_length: usize,
+        counts: &mut Counts,
+    ) -> Result<Option<bool>, DataError> {
+        let length = tokens.len();
+        match self.over_long {
+            _ if length <= max_length => Ok(Some(false)),
+            OverLong::Error => Err(DataError::TooLong { at: place.clone(), length, max_length }),
+            OverLong::Skip => {
+                counts.skipped += 1;
+                Ok(None)
+            }
+            OverLong::Truncate => {
+                tokens.truncate(max_length);
+                Ok(Some(true))
             }
         }
+    }
+
+    fn push_labelled(
+        &mut self,
+        place: &Place,
+        mut tokens: Vec<u32>,
+        label: i32,
+        counts: &mut Counts,
+    ) -> Result<(), DataError> {
+        let Some(cut) = self.fit(place, &mut tokens, self.max_length, counts)? else { return Ok(()) };
+        if tokens.is_empty() {
+            counts.skipped += 1;
+            return Ok(());
+        }
+        counts.truncated += u64::from(cut);
+        self.ready = Some(Ready::Labelled(tokens, label));
+        Ok(())
+    }
+
+    fn push_source_target(
+        &mut self,
+        place: &Place,
+        mut source: Vec<u32>,
+        mut target: Vec<u32>,
+        counts: &mut Counts,
+    ) -> Result<(), DataError> {
+        let end = source.last().copied();
+        let Some(cut_source) = self.fit(place, &mut source, self.max_source_length, counts)? else { return Ok(()) };
+        if let (true, Some(end), Some(last)) = (cut_source, end, source.last_mut()) {
+            // The encoder was made to expect an end; the decoder must not learn to stop where the answer goes on.
+            *last = end;
+        }
+        let Some(cut_target) = self.fit(place, &mut target, self.max_length, counts)? else { return Ok(()) };
+        if let Content::SourceTarget { decoder_start } = self.content {
+            target.insert(0, decoder_start);
+        }
+        counts.truncated += u64::from(cut_source || cut_target);
+        self.ready = Some(Ready::SourceTarget { source, target });
+        Ok(())
+    }
+
+    fn push_whole(&mut self, place: &Place, mut masked: Masked, counts: &mut Counts) -> Result<(), DataError> {
+        let Some(cut) = self.fit(place, &mut masked.tokens, self.max_length, counts)? else { return Ok(()) };
+        masked.learn.truncate(masked.tokens.len());
         // The first token is nobody's target.
         if !masked.learn.iter().skip(1).any(|&learn| learn) {
             counts.skipped += 1;
             return Ok(());
         }
-        counts.truncated += u64::from(length > max_length);
+        counts.truncated += u64::from(cut);
         self.ready = Some(Ready::One(masked));
         Ok(())
     }
 
     /// Puts the next group in `group`; `false` if it needs another row.
     pub(crate) fn next(&mut self, group: &mut Group) -> bool {
-        if self.content == Content::Text {
+        if self.content.is_continuous() {
             // One token beyond is needed: it is the last position's target.
             let rest = &self.stream[self.used..];
             if rest.len() <= self.max_length {
                 return false;
             }
-            let sequence =
-                Sequence { tokens: &rest[..self.max_length], bears: &|_| true, closing: Some(rest[self.max_length]) };
+            let (tokens, closing) = (&rest[..self.max_length], Some(rest[self.max_length]));
             group.clear();
-            group.push(&sequence, self.width);
+            group.push(&Sequence { tokens, bears: &|_| true, closing, label: None }, self.format);
             self.use_up(self.max_length);
             self.emitted += 1;
             return true;
@@ -167,12 +227,20 @@ impl<At: Copy> Cutter<At> {
             Ready::One(Masked { tokens, learn }) => {
                 // Position `i` is to predict token `i + 1`, if that one is to be learnt.
                 let bears = |position: usize| learn[position + 1];
-                group.push(&Sequence { tokens, bears: &bears, closing: None }, self.width);
+                group.push(&Sequence { tokens, bears: &bears, closing: None, label: None }, self.format);
             }
             Ready::Pair(pair) => {
                 for side in pair {
-                    group.push(&Sequence { tokens: &side.tokens, bears: &|_| false, closing: None }, self.width);
+                    group.push(&Sequence::without_loss(&side.tokens), self.format);
                 }
+            }
+            Ready::Labelled(tokens, label) => {
+                group.push(&Sequence { label: Some(*label), ..Sequence::without_loss(tokens) }, self.format);
+            }
+            Ready::SourceTarget { source, target } => {
+                let (closing, tokens) = (target.last().copied(), &target[..target.len() - 1]);
+                group.push(&Sequence { tokens, bears: &|_| true, closing, label: None }, self.format);
+                group.push(&Sequence::without_loss(source), self.format);
             }
         }
         self.emitted += 1;
@@ -185,7 +253,7 @@ impl<At: Copy> Cutter<At> {
         let last = rest.len() == self.max_length || (self.emitted == 0 && rest.len() > 1);
         if last {
             group.clear();
-            group.push(&Sequence { tokens: rest, bears: &|_| true, closing: None }, self.width);
+            group.push(&Sequence { tokens: rest, bears: &|_| true, closing: None, label: None }, self.format);
             self.emitted += 1;
         } else {
             counts.tail_tokens += rest.len() as u64;

@@ -18,6 +18,14 @@ pub struct Masked {
     pub learn: Vec<bool>,
 }
 
+impl Masked {
+    /// All tokens to be learnt, or none.
+    pub(crate) fn all(tokens: Vec<u32>, learn: bool) -> Self {
+        let learn = vec![learn; tokens.len()];
+        Self { tokens, learn }
+    }
+}
+
 /// A prompt and its response, one behind the other, and the end of sequence.
 pub(crate) fn plain_pair(tokenizer: &Tokenizer, at: &Place, prompt: &str, response: &str) -> Result<Masked, DataError> {
     let eos = require_eos(tokenizer)?;

@@ -11,7 +11,7 @@ mod vocabulary;
 
 pub use encode::{EncodedRow, Encoder, Piece};
 pub use mask::Masked;
-pub(crate) use producer::{Origin, Producer, RawRow, producer_bytes};
+pub(crate) use producer::{Origin, Producer, RawRow, Sampled, producer_bytes};
 pub(crate) use tally::Tally;
 pub use tally::{BadRows, Counts, Summary};
 pub(crate) use tokenizer::fingerprint;

@@ -41,7 +41,7 @@ fn too_many_fail_and_leave_nothing_behind() {
         let result = make(mode, vec![source(&files)], &folder.path().join("cache"), &options);
         let error = result.and_then(|data| data.counted(&mut |_| {})).expect_err("too many");
         assert!(matches!(error, DataError::TooManyBadRows { bad: 2, rows: 300, .. }), "{error}");
-        let failing = Options { bad_rows: BadRows::Fail, ..options };
+        let failing = Options { bad_rows: BadRows::Fail, ..options.clone() };
         let result = make(mode, vec![source(&files)], &folder.path().join("cache"), &failing);
         let error = result.and_then(|data| data.counted(&mut |_| {})).expect_err("the first");
         assert!(error.to_string().contains("row 8"), "{error}");

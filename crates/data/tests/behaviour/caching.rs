@@ -75,17 +75,17 @@ fn whatever_changes_the_content_makes_another_one() {
     let other_tokenizer = byte_tokenizer(&["<|more|>"], &json!({"eos_token": "<|end|>"}));
     let with_template = plain_tokenizer().with_template("chatml").expect("has an end of turn");
     for (tokenizer, options) in [
-        (plain_tokenizer(), Options { max_length: 64, ..options }),
-        (with_template, Options { max_length: 64, ..options }),
-        (plain_tokenizer(), Options { max_length: 15, ..options }),
-        (plain_tokenizer(), Options { over_long: OverLong::Skip, ..options }),
-        (other_tokenizer, options),
+        (plain_tokenizer(), Options { max_length: 64, ..options.clone() }),
+        (with_template, Options { max_length: 64, ..options.clone() }),
+        (plain_tokenizer(), Options { max_length: 15, ..options.clone() }),
+        (plain_tokenizer(), Options { over_long: OverLong::Skip, ..options.clone() }),
+        (other_tokenizer, options.clone()),
     ] {
         assert!(world.open_with(&tokenizer, &options).1);
         assert!(!world.open_with(&tokenizer, &options).1);
     }
     // Threads change nothing.
-    assert!(!world.open_with(&plain_tokenizer(), &Options { workers: 7, ..options }).1);
+    assert!(!world.open_with(&plain_tokenizer(), &Options { workers: 7, ..options.clone() }).1);
     assert_eq!(world.names().len(), 6);
     write_files(&world.folder, "rows", &numbered(5, 400), 400);
     let (data, made) = world.open();

@@ -122,7 +122,7 @@ fn rows_of_another_shape_are_refused() {
         &["row 1", "task `reward`", "prompt-response", "`rejected`"],
     );
     says(&pair, &Options::new(Content::Answers, 50), &["row 1", "pairs of answers", "task: reward"]);
-    let forced = Options { format: Format::As(RowFormat::Pairs), ..reward };
+    let forced = Options { format: Format::As(RowFormat::Pairs), ..reward.clone() };
     says(&json!({"prompt": "Q", "chosen": "yes"}), &forced, &["format `pairs`", "`prompt`, `chosen`"]);
     says(&json!({"prompt": "Q", "chosen": "yes", "rejected": 3}), &reward, &["`rejected` is a number", "a string"]);
     says(&json!({"chosen": [{"role": "user"}], "rejected": []}), &reward, &["chosen[0].content"]);

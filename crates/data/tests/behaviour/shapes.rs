@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_data::{Encoder, Format, Place, Row, RowFormat, Sample, Tokenizer};
+use plimsoll_data::{Content, Encoder, Format, Options, Place, Row, RowFormat, Sample, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::fixtures::{byte_tokenizer, plain_tokenizer};
@@ -117,7 +117,9 @@ fn detection_can_be_shown() {
 fn a_preview_shows_what_is_learnt() {
     let check = |tokenizer: &Tokenizer, columns: Value, expected: &[(&str, bool)]| {
         let row = row(columns);
-        let encoder = Encoder::new(tokenizer, RowFormat::detect(&row).expect("a shape")).expect("encodes");
+        let encoder =
+            Encoder::new(tokenizer, RowFormat::detect(&row).expect("a shape"), &Options::new(Content::Answers, 64))
+                .expect("encodes");
         let pieces = encoder.preview(&row).expect("previews");
         let got: Vec<(&str, bool)> = pieces[0].iter().map(|piece| (piece.text.as_str(), piece.learn)).collect();
         assert_eq!(got, expected);

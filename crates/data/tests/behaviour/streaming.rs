@@ -54,7 +54,7 @@ fn what_is_wrong_with_a_row_ends_the_feed() {
     let data = make(Mode::Streamed(4000), vec![source(&files)], folder.path(), &options).expect("opens");
     let error = data.first(usize::MAX).expect_err("too long");
     assert!(error.to_string().contains("row 251"), "{error}");
-    let skipping = Options { over_long: OverLong::Skip, ..options };
+    let skipping = Options { over_long: OverLong::Skip, ..options.clone() };
     let data = make(Mode::Streamed(4000), vec![source(&files)], folder.path(), &skipping).expect("opens");
     assert_eq!(data.first(usize::MAX).expect("readable").len(), 299);
 }

@@ -9,7 +9,7 @@ use super::layout::{HEADER_BYTES, Header, PAGE_ENTRIES, checksum, close_page, pu
 use super::reader::{CacheFile, Unusable};
 use crate::error::DataError;
 use crate::store::disk;
-use crate::store::{Entry, Group};
+use crate::store::{Entry, Group, Totals};
 use crate::tokenize::Counts;
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -17,12 +17,11 @@ const BUFFER_BYTES: usize = 1 << 20;
 const CHECK_BYTES: u64 = 64 << 20;
 
 /// The cache at `path`, made by `fill` if it is not there or not usable. A run that finds another one making it waits and
-/// takes the result. `estimate` says how many bytes it will have, so that a disk without room is refused before the work.
+/// takes the result.
 pub(crate) fn build_or_open(
     path: &Path,
     key: u128,
-    estimate: &dyn Fn() -> Result<u64, DataError>,
-    fill: &mut dyn FnMut(&mut Writer) -> Result<Counts, DataError>,
+    fill: &mut dyn FnMut(Maker<'_>) -> Result<(), DataError>,
 ) -> Result<CacheFile, DataError> {
     match CacheFile::open(path, key) {
         Ok(cache) => return Ok(cache),
@@ -36,7 +35,7 @@ pub(crate) fn build_or_open(
         let _ = fs::remove_file(&building);
         return Ok(cache);
     }
-    let made = estimate().and_then(|needed| make(file, path, &building, key, needed, fill));
+    let made = fill(Maker { file, path, building: &building, key });
     if made.is_err() {
         // Nothing half-written stays behind; whoever waits for the lock finds no file and begins anew.
         let _ = fs::remove_file(&building);
@@ -48,29 +47,38 @@ pub(crate) fn build_or_open(
     })
 }
 
-fn make(
+/// A cache about to be made: its lock is held.
+pub(crate) struct Maker<'a> {
     file: File,
-    path: &Path,
-    building: &Path,
+    path: &'a Path,
+    building: &'a Path,
     key: u128,
-    needed: u64,
-    fill: &mut dyn FnMut(&mut Writer) -> Result<Counts, DataError>,
-) -> Result<(), DataError> {
-    if let Some(free) = disk::free_bytes(building)
-        && needed > free
-    {
-        return Err(DataError::NoSpace { path: path.to_owned(), needed, free });
+}
+
+impl Maker<'_> {
+    /// `needed` is how many bytes it will have about, so that a disk without space is refused before the work.
+    pub(crate) fn make(
+        self,
+        needed: u64,
+        fill: &mut dyn FnMut(&mut Writer) -> Result<Counts, DataError>,
+    ) -> Result<(), DataError> {
+        let Self { file, path, building, key } = self;
+        if let Some(free) = disk::free_bytes(building)
+            && needed > free
+        {
+            return Err(DataError::NoSpace { path: path.to_owned(), needed, free });
+        }
+        let mut writer = Writer::new(file, building.to_owned(), key)?;
+        let counts = fill(&mut writer)?;
+        let file = writer.finish(counts)?;
+        file.sync_all().map_err(|source| failed(building, source))?;
+        fs::rename(building, path).map_err(|source| failed(path, source))?;
+        // The name itself must survive a power cut too; not every file system can say so.
+        if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
+            let _ = folder.sync_all();
+        }
+        Ok(())
     }
-    let mut writer = Writer::new(file, building.to_owned(), key)?;
-    let counts = fill(&mut writer)?;
-    let file = writer.finish(counts)?;
-    file.sync_all().map_err(|source| failed(building, source))?;
-    fs::rename(building, path).map_err(|source| failed(path, source))?;
-    // The name itself must survive a power cut too; not every file system can say so.
-    if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
-        let _ = folder.sync_all();
-    }
-    Ok(())
 }
 
 /// Opens a file under a temporary name and takes its lock, which ends with the file or the process.
@@ -129,11 +137,9 @@ impl Writer {
         let index = nameless(&index_path).map_err(|source| failed(&index_path, source))?;
         let header = Header {
             key: format!("{key:032x}"),
-            sequences: 0,
-            tokens: 0,
-            loss_tokens: 0,
-            longest: 0,
+            records: 0,
             record_bytes: 0,
+            totals: Totals::default(),
             counts: Counts::default(),
         };
         let (records, index) = (Buffered::new(file), Buffered::new(index));
@@ -142,7 +148,7 @@ impl Writer {
 
     /// Records written so far, with their index.
     pub(crate) fn written_bytes(&self) -> u64 {
-        self.header.record_bytes + self.header.sequences * size_of::<Entry>() as u64
+        self.header.record_bytes + self.header.records * size_of::<Entry>() as u64
     }
 
     /// `share` of the data has been read: says whether the rest will fit.
@@ -159,19 +165,18 @@ impl Writer {
         }
     }
 
-    pub(crate) fn push(&mut self, group: &Group) -> Result<(), DataError> {
+    /// `streams`: records of each sequence.
+    pub(crate) fn push(&mut self, group: &Group, streams: usize) -> Result<(), DataError> {
+        self.header.totals.add(&group.entries, streams);
         for entry in &group.entries {
             let record = &group.bytes[entry.offset as usize..][..entry.bytes as usize];
-            let kept = Entry { offset: self.header.record_bytes, checksum: checksum(record), ..*entry };
+            let entry = Entry { offset: self.header.record_bytes, checksum: checksum(record), ..*entry };
             self.records.write(record).map_err(|source| failed(&self.path, source))?;
-            put_entry(&kept, &mut self.page);
+            put_entry(&entry, &mut self.page);
             let header = &mut self.header;
             header.record_bytes += record.len() as u64;
-            header.sequences += 1;
-            header.tokens += u64::from(kept.tokens);
-            header.loss_tokens += u64::from(kept.loss);
-            header.longest = header.longest.max(u64::from(kept.tokens));
-            if header.sequences.is_multiple_of(PAGE_ENTRIES as u64) {
+            header.records += 1;
+            if header.records.is_multiple_of(PAGE_ENTRIES as u64) {
                 self.close_page()?;
             }
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use crate::store::Entry;
+use crate::store::{Entry, Totals};
 use crate::tokenize::Counts;
 
 const MAGIC: &[u8; 8] = b"PLMSTOK1";
@@ -17,11 +17,10 @@ pub(super) const PAGE_BYTES: usize = PAGE_ENTRIES * ENTRY_BYTES + 4;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Header {
     pub key: String,
-    pub sequences: u64,
-    pub tokens: u64,
-    pub loss_tokens: u64,
-    pub longest: u64,
+    /// Entries of the index: each sequence has one per stream.
+    pub records: u64,
     pub record_bytes: u64,
+    pub totals: Totals,
     pub counts: Counts,
 }
 
@@ -31,7 +30,7 @@ impl Header {
     }
 
     pub(super) fn file_bytes(&self) -> u64 {
-        self.index_offset() + self.sequences.div_ceil(PAGE_ENTRIES as u64) * PAGE_BYTES as u64
+        self.index_offset() + self.records.div_ceil(PAGE_ENTRIES as u64) * PAGE_BYTES as u64
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -51,12 +50,25 @@ impl Header {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let rest = bytes.strip_prefix(MAGIC)?;
-        let (length, rest) = rest.split_first_chunk()?;
-        let (sum, rest) = rest.split_first_chunk()?;
-        let text = rest.get(..u32::from_le_bytes(*length) as usize)?;
-        (checksum(text) == u32::from_le_bytes(*sum)).then(|| serde_json::from_slice(text).ok())?
+        parse(bytes)
     }
+
+    /// The key alone, also of a header with other fields: a cache of an earlier version is ours too.
+    pub(super) fn key_in(bytes: &[u8]) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Key {
+            key: String,
+        }
+        parse::<Key>(bytes).map(|header| header.key)
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let rest = bytes.strip_prefix(MAGIC)?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let (sum, rest) = rest.split_first_chunk()?;
+    let text = rest.get(..u32::from_le_bytes(*length) as usize)?;
+    (checksum(text) == u32::from_le_bytes(*sum)).then(|| serde_json::from_slice(text).ok())?
 }
 
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
@@ -96,7 +108,8 @@ mod tests {
     fn header(bad_first: Vec<String>) -> Header {
         let counts = Counts { rows: 3, bad: 9, bad_first, ..Counts::default() };
         let key = format!("{:032x}", 7);
-        Header { key, sequences: 129, tokens: 5, loss_tokens: 4, longest: 3, record_bytes: 100, counts }
+        let totals = Totals { sequences: 129, tokens: [5, 0], longest: [3, 0], loss_tokens: 4 };
+        Header { key, records: 129, record_bytes: 100, totals, counts }
     }
 
     #[test]
@@ -111,6 +124,7 @@ mod tests {
             bytes[at] ^= 1;
         }
         assert_eq!(Header::from_bytes(&bytes[..40]), None);
+        assert_eq!(Header::key_in(&bytes), Some(whole.key));
         // Names that would not fit are left out, not cut in the middle.
         let long = header(vec!["\u{1}".repeat(240); 5]);
         let short = Header::from_bytes(&long.to_bytes()).expect("readable");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::layout::{HEADER_BYTES, Header, PAGE_BYTES, PAGE_ENTRIES, checksum, entry_in, page_is_sound};
 use super::sweep::touch;
 use crate::error::DataError;
-use crate::store::record::{self, Entry, Width};
+use crate::store::record::{self, Entry, RecordFormat};
 
 /// Pages of the index kept by a reader. Under a shuffle hardly any is hit twice, in order all are.
 const PAGES_HELD: usize = 64;
@@ -52,7 +52,7 @@ impl CacheFile {
     }
 
     fn check_index(&self) -> Result<(), Unusable> {
-        let pages = self.header.sequences.div_ceil(PAGE_ENTRIES as u64);
+        let pages = self.header.records.div_ceil(PAGE_ENTRIES as u64);
         let mut bytes = vec![0; PAGES_AT_ONCE * PAGE_BYTES];
         for first in (0..pages).step_by(PAGES_AT_ONCE) {
             let count = (pages - first).min(PAGES_AT_ONCE as u64) as usize;
@@ -77,7 +77,7 @@ impl CacheFile {
 /// One reader with its buffers.
 pub(crate) struct CacheReader {
     cache: Arc<CacheFile>,
-    width: Width,
+    format: RecordFormat,
     /// Page `n` is kept in place `n % PAGES_HELD`.
     pages: Vec<u8>,
     held: Vec<u64>,
@@ -85,18 +85,18 @@ pub(crate) struct CacheReader {
 }
 
 /// What a reader holds.
-pub(crate) fn reader_bytes(max_length: usize, width: Width) -> u64 {
-    (PAGES_HELD * (PAGE_BYTES + size_of::<u64>()) + record::bytes_max(max_length, width)) as u64
+pub(crate) fn reader_bytes(max_length: usize, format: RecordFormat) -> u64 {
+    (PAGES_HELD * (PAGE_BYTES + size_of::<u64>()) + record::bytes_max(max_length, format)) as u64
 }
 
 impl CacheReader {
-    pub(crate) fn new(cache: Arc<CacheFile>, width: Width) -> Self {
+    pub(crate) fn new(cache: Arc<CacheFile>, format: RecordFormat) -> Self {
         let pages = vec![0; PAGES_HELD * PAGE_BYTES];
-        Self { cache, width, pages, held: vec![u64::MAX; PAGES_HELD], record: Vec::new() }
+        Self { cache, format, pages, held: vec![u64::MAX; PAGES_HELD], record: Vec::new() }
     }
 
-    pub(crate) fn entry(&mut self, sequence: u64) -> Result<Entry, DataError> {
-        let (page, index) = (sequence / PAGE_ENTRIES as u64, (sequence % PAGE_ENTRIES as u64) as usize);
+    pub(crate) fn entry(&mut self, record: u64) -> Result<Entry, DataError> {
+        let (page, index) = (record / PAGE_ENTRIES as u64, (record % PAGE_ENTRIES as u64) as usize);
         let place = (page % PAGES_HELD as u64) as usize;
         let bytes = &mut self.pages[place * PAGE_BYTES..(place + 1) * PAGE_BYTES];
         if self.held[place] != page {
@@ -111,17 +111,21 @@ impl CacheReader {
         Ok(entry_in(bytes, index))
     }
 
-    pub(crate) fn read(&mut self, entry: &Entry, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+    pub(crate) fn read(
+        &mut self,
+        entry: &Entry,
+        tokens: &mut [i32],
+        targets: Option<&mut [i32]>,
+    ) -> Result<Option<i32>, DataError> {
         self.record.resize(entry.bytes as usize, 0);
         self.cache
             .file
             .read_exact_at(&mut self.record, HEADER_BYTES + entry.offset)
             .map_err(|source| unread(&self.cache, source))?;
-        let sound = checksum(&self.record) == entry.checksum;
-        if !sound || record::read(&self.record, self.width, tokens, targets).is_err() {
+        if checksum(&self.record) != entry.checksum {
             return Err(self.cache.damaged("a record"));
         }
-        Ok(())
+        record::read(&self.record, self.format, tokens, targets).map_err(|_| self.cache.damaged("a record"))
     }
 }
 

@@ -51,5 +51,5 @@ fn is_ours(path: &Path) -> bool {
 fn key_of(path: &Path) -> Option<String> {
     let mut bytes = vec![0; HEADER_BYTES as usize];
     File::open(path).ok()?.read_exact_at(&mut bytes, 0).ok()?;
-    Header::from_bytes(&bytes).map(|header| header.key)
+    Header::key_in(&bytes)
 }
