@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_data::{
-    Amount, Capacity, Dataset, Feed, FeedOptions, Limits, Mode, Options, Progress, Source, Task, Tokenizer, Weighted,
-    choose, quickstart,
+    Amount, Capacity, Content, Dataset, Feed, FeedOptions, Limits, Options, Progress, Source, Sources, StorageMode,
+    Tokenizer, Weighted, choose, quickstart,
 };
 
 const MAX_LENGTH: usize = 512;
@@ -54,9 +54,9 @@ fn open(file: &str, mode: &str, settings: &Settings) -> Result<Dataset, Box<dyn 
     let [(_, tokenizer), _] = quickstart::tokenizer_files();
     let tokenizer = tokenizer.replace("\"use_regex\": false", "\"use_regex\": true");
     let tokenizer = Tokenizer::from_bytes("bytes", tokenizer.as_bytes(), Some("{\"eos_token\": \"<|end|>\"}"))?;
-    let mut options = Options::new(Task::Sft, MAX_LENGTH);
+    let mut options = Options::new(Content::Answers, MAX_LENGTH);
     options.workers = settings.number("workers", options.workers as u64)? as usize;
-    let sources = vec![Weighted::alone(Source::open(&[file])?)];
+    let sources = Sources::open(vec![Weighted::alone(Source::open(&[file])?)], &options)?;
     let began = Instant::now();
     let mut last = Progress::default();
     let mut observe = |progress: &Progress| last = *progress;
@@ -66,7 +66,7 @@ fn open(file: &str, mode: &str, settings: &Settings) -> Result<Dataset, Box<dyn 
             let limits = Limits { host_bytes: 256 << 20, folder: Path::new(folder) };
             let (sources, choice) = choose(sources, &tokenizer, &options, &limits)?;
             println!("{}, because {}", choice.mode, choice.why);
-            (sources, if choice.mode == Mode::Streamed { "streamed" } else { "cached" })
+            (sources, if choice.mode == StorageMode::Streamed { "streamed" } else { "cached" })
         }
         mode => (sources, mode),
     };
@@ -93,7 +93,7 @@ fn open(file: &str, mode: &str, settings: &Settings) -> Result<Dataset, Box<dyn 
 
 fn consume(data: &Dataset, settings: &Settings) -> Result<(), Box<dyn Error>> {
     let tokens = settings.number("tokens", 8192)? as usize;
-    let capacity = Capacity { tokens, sequences: tokens / 8 };
+    let capacity = Capacity::one(tokens, tokens / 8);
     let amount = Amount::Sequences(settings.number("sequences", 256)?);
     let mut feed = Feed::start(data, &FeedOptions::new(capacity, MAX_LENGTH, amount, 1))?;
     println!("planned: {:.1} MiB", (feed.planned_bytes() + data.resident_bytes()) as f64 / (1 << 20) as f64);
@@ -106,7 +106,7 @@ fn consume(data: &Dataset, settings: &Settings) -> Result<(), Box<dyn Error>> {
         let head = feed.next_update()?;
         while let Some(batch) = feed.next_batch()? {
             let until = Instant::now() + pause;
-            sum = sum.wrapping_add(batch.tokens.iter().map(|&token| i64::from(token)).sum::<i64>());
+            sum = sum.wrapping_add(batch.main().tokens.iter().map(|&token| i64::from(token)).sum::<i64>());
             if busy {
                 while Instant::now() < until {
                     std::hint::spin_loop();

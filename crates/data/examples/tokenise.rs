@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use plimsoll_data::{EncodedRow, Encoder, Format, Row, Source, Tokenizer};
+use plimsoll_data::{Content, EncodedRow, Encoder, Format, Options, Row, Source, Tokenizer};
 use rayon::prelude::*;
 
 /// Rows handed to the threads at a time.
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = Tokenizer::from_folder(folder)?;
     let source = Source::open(&[rows])?;
     let first = source.all().next().ok_or("no rows")??;
-    let encoder = Encoder::new(&tokenizer, Format::Auto.resolve(&first)?)?;
+    let encoder = Encoder::new(&tokenizer, Format::Auto.resolve(&first)?, &Options::new(Content::Answers, 2048))?;
 
     let (mut count, mut text_bytes, mut tokens, mut learnt) = (0, 0, 0, 0);
     // Of all ids but the end that is put behind every row: the same as the peer's where the tokens are.

@@ -112,6 +112,14 @@ pub enum DataError {
     NotText { at: Place, found: &'static str },
     #[error("{at}: task `reward` compares two answers and the rows are {found}\nhint: accepted are {accepted}")]
     NotPairs { at: Place, found: &'static str, accepted: &'static str },
+    #[error("{at}: a source and a target are needed and the rows are {found}\nhint: accepted are {accepted}")]
+    NotSourceTarget { at: Place, found: &'static str, accepted: &'static str },
+    #[error("{at}: the rows have a prompt and no response\nhint: add a column `response`")]
+    NoResponse { at: Place },
+    #[error(
+        "{at}: {reason}\nhint: a class is an integer from 0, or a name where the classes are named; correct the row or remove it"
+    )]
+    BadLabel { at: Place, reason: String },
     #[error(
         "{at}: the rows are pairs of answers, which this task has no use for\nhint: use `task: reward`, or give the columns of another shape"
     )]
@@ -241,6 +249,7 @@ impl DataError {
                 | Self::UnknownSpeaker { .. }
                 | Self::NotATextPart { .. }
                 | Self::NoAnswer { .. }
+                | Self::BadLabel { .. }
                 | Self::Render { .. }
                 | Self::NotIncremental { .. }
                 | Self::Tokenise { .. }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::error::{DataError, Place};
 use crate::order::{SplitMix64, mix};
 use crate::read::Row;
-use crate::tokenizer::Tokenizer;
+use crate::tokenize::Tokenizer;
 
 /// Enough that a quickstart sees each row about once.
 const TRAIN_ROWS: usize = 40_000;
@@ -161,7 +161,7 @@ fn byte_symbol(byte: u8) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dataset, Options, Task};
+    use crate::{Content, Dataset, Options};
     use std::collections::HashSet;
 
     /// The numbers in a question, smaller first.
@@ -200,7 +200,7 @@ mod tests {
         let tokenizer = tokenizer().expect("loads");
         assert_eq!(tokenizer.vocab_size(), 260);
         let rows = eval_rows(3);
-        let options = Options::new(Task::Sft, MAX_LENGTH);
+        let options = Options::new(Content::Answers, MAX_LENGTH);
         let source = rows.iter().cloned().map(Ok);
         let data = Dataset::from_rows(source, "quickstart", &tokenizer, &options).expect("builds");
         let examples = data.first(rows.len()).expect("readable");
@@ -229,7 +229,7 @@ mod tests {
     fn even_the_longest_question_fits() {
         let tokenizer = tokenizer().expect("loads");
         let rows = train_rows(5).into_iter().map(Ok);
-        let options = Options::new(Task::Sft, MAX_LENGTH);
+        let options = Options::new(Content::Answers, MAX_LENGTH);
         let data = Dataset::from_rows(rows, "quickstart", &tokenizer, &options).expect("builds");
         assert_eq!(data.sequences(), Some(TRAIN_ROWS as u64));
         assert!(data.longest() <= Some(MAX_LENGTH as u64), "{:?}", data.longest());

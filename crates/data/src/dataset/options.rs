@@ -1,33 +1,19 @@
 //! What a dataset is made of and how.
 
+use crate::batch::PerStream;
+use crate::content::Content;
+use crate::format::{Classes, Format};
 use crate::read::Source;
-use crate::shape::Format;
-use crate::tally::BadRows;
+use crate::tokenize::BadRows;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
-    /// Texts in one stream, cut into sequences; every token bears loss.
-    Pretrain,
-    /// One example per row; answers bear loss.
-    Sft,
-    /// Two sequences per row, the preferred one first; no token bears loss of its own.
-    Reward,
-}
-
-impl Task {
-    /// Sequences that only mean something together.
-    pub(crate) fn group(self) -> usize {
-        if self == Task::Reward { 2 } else { 1 }
-    }
-}
-
-/// What to do with a row that has more tokens than `max_length` (not with `Task::Pretrain`).
+/// What to do with a row that has more tokens than `max_length` (not with `Content::Text`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverLong {
     #[default]
     Error,
     /// Keep its beginning; where no answer is left in it, leave the row out. Pairs keep their answers instead, and lose
-    /// the beginning of the prompt; where the answers alone are too long, leave the row out.
+    /// the beginning of the prompt; where the answers alone are too long, leave the row out. A source keeps its end of
+    /// sequence too.
     Truncate,
     Skip,
 }
@@ -43,11 +29,16 @@ pub struct HoldOut {
     pub held: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
-    pub task: Task,
+    pub content: Content,
     pub format: Format,
+    /// The most tokens of a sequence.
     pub max_length: usize,
+    /// The most tokens of a source (`Content::SourceTarget`).
+    pub max_source_length: usize,
+    /// The classes that labels may name (`Content::Labelled`).
+    pub classes: Classes,
     pub over_long: OverLong,
     pub bad_rows: BadRows,
     pub hold_out: Option<HoldOut>,
@@ -56,21 +47,32 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(task: Task, max_length: usize) -> Self {
+    pub fn new(content: Content, max_length: usize) -> Self {
         Self {
-            task,
+            content,
             format: Format::Auto,
             max_length,
+            max_source_length: max_length,
+            classes: Classes::default(),
             over_long: OverLong::default(),
             bad_rows: BadRows::default(),
             hold_out: None,
             workers: std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX),
         }
     }
+
+    /// The most tokens of a sequence in each stream.
+    pub fn max_lengths(&self) -> PerStream<usize> {
+        match self.content.streams() {
+            1 => PerStream::single(self.max_length),
+            _ => PerStream::with_source(self.max_length, self.max_source_length),
+        }
+    }
 }
 
 /// A source of a mixture. Without weights, sources are read as one and every row comes once per epoch; with them, each
 /// source gives its share of the groups and has epochs of its own.
+#[derive(Clone)]
 pub struct Weighted {
     pub source: Source,
     pub weight: Option<f64>,

@@ -5,8 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::byte_stream::{ByteStream, Line};
 use super::json_array::LIST_KEYS;
-use super::stream::{ByteStream, Line};
 use crate::error::DataError;
 
 /// A first line longer than this is not looked at as a whole.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::stream::ByteStream;
+use super::byte_stream::ByteStream;
 use super::{ROW_BYTES_MAX, Row, kind};
 use crate::error::{DataError, Place};
 

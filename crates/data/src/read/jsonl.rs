@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::stream::{ByteStream, Line};
+use super::byte_stream::{ByteStream, Line};
 use super::{ROW_BYTES_MAX, Row, kind};
 use crate::error::{DataError, Place};
 

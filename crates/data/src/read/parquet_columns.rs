@@ -11,7 +11,7 @@ use parquet::record::reader::{ReaderIter, TreeBuilder};
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 use serde_json::{Map, Value};
 
-use crate::shape::COLUMNS;
+use crate::format::COLUMNS;
 
 /// Rows decoded at a time hold about this much, and never less than a page.
 const BATCH_BYTES: u64 = 1 << 20;

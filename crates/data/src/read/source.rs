@@ -7,24 +7,29 @@ use std::time::UNIX_EPOCH;
 use parquet::file::metadata::ParquetMetaData;
 use serde::{Deserialize, Serialize};
 
+use super::byte_stream::ByteStream;
 use super::file_kind::{self, Kind, Packing};
 use super::json_array::JsonArray;
 use super::jsonl::JsonLines;
 use super::parquet_rows::{self, ParquetRows};
-use super::stream::ByteStream;
-use super::text::TextBlocks;
-use super::{Row, entries};
+use super::text::Paragraphs;
+use super::{Row, byte_stream, entries};
 use crate::error::DataError;
 
 /// The files behind one entry of `data.train`: a file, a pattern (`data/*.jsonl`, `**` for folders in folders), a folder
 /// (its own data files, not those of folders in it), or several of them; each file once, in the order of the entries and
 /// sorted within each.
+///
+/// Cheap to clone: a handle, so that several datasets can share what was opened once.
+#[derive(Clone)]
 pub struct Source {
-    name: String,
-    files: Vec<DataFile>,
-    units: Vec<Unit>,
+    name: Arc<str>,
+    files: Arc<[DataFile]>,
+    units: Arc<[Unit]>,
     /// Of the Parquet file last read: its row groups are units of their own and would parse it again and again.
-    footer: Mutex<Option<(u32, Arc<ParquetMetaData>)>>,
+    footer: Arc<Mutex<Option<(u32, Arc<ParquetMetaData>)>>>,
+    /// What reading any of its units holds at most.
+    reading: u64,
 }
 
 struct DataFile {
@@ -60,41 +65,18 @@ impl Source {
     pub fn open<S: AsRef<str>>(entries: &[S]) -> Result<Self, DataError> {
         let names: Vec<&str> = entries.iter().map(AsRef::as_ref).collect();
         let paths = entries::expand(&names)?;
-        let mut source =
-            Self { name: names.join(", "), files: Vec::new(), units: Vec::new(), footer: Mutex::new(None) };
+        let mut listing = Listing::default();
         for path in paths {
-            source.add(path)?;
+            listing.add(path)?;
         }
-        Ok(source)
-    }
-
-    fn add(&mut self, path: PathBuf) -> Result<(), DataError> {
-        let metadata = std::fs::metadata(&path).map_err(|source| DataError::Open { path: path.clone(), source })?;
-        let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let (path, bytes): (Arc<Path>, u64) = (Arc::from(path), metadata.len());
-        let (kind, packing) = file_kind::check(&path, bytes)?;
-        let modified_ns = modified.map_or(0, |since| since.as_nanos());
-        self.files.push(DataFile { path: path.clone(), bytes, modified_ns, kind, packing });
-        let file = (self.files.len() - 1) as u32;
-        if kind != Kind::Parquet {
-            self.units.push(Unit { file, group: 0, rows_before: 0 });
-        } else {
-            let footer = parquet_rows::read_footer(&path, bytes)?;
-            let mut rows_before = 0;
-            for (group, rows) in parquet_rows::rows_of_groups(&path, &footer)?.into_iter().enumerate() {
-                self.units.push(Unit { file, group: group as u32, rows_before });
-                rows_before += rows;
-            }
-        }
-        if self.units.len() >= u32::MAX as usize {
-            return Err(DataError::TooManyFiles { units: self.units.len() });
-        }
-        Ok(())
+        let Listing { files, units, reading } = listing;
+        let name = names.join(", ");
+        Ok(Self { name: name.into(), files: files.into(), units: units.into(), footer: Arc::default(), reading })
     }
 
     /// As the user wrote it, for messages.
     pub fn name(&self) -> String {
-        self.name.clone()
+        self.name.to_string()
     }
 
     /// The files in the order they are read.
@@ -116,6 +98,11 @@ impl Source {
         self.files.iter().map(line).collect()
     }
 
+    /// What reading any one of its units holds at most, rows not counted: buffers, windows, pages.
+    pub(crate) fn reading_bytes(&self) -> u64 {
+        self.reading
+    }
+
     /// Parts that can be read on their own: a file, or a row group of a Parquet file.
     pub fn units(&self) -> usize {
         self.units.len()
@@ -127,7 +114,7 @@ impl Source {
 
     /// The rows from `position` to the end of its unit.
     pub fn rows_from(&self, position: Position) -> Result<Rows<'_>, DataError> {
-        let no_such = || DataError::NoSuchPosition { name: self.name.clone(), unit: position.unit };
+        let no_such = || DataError::NoSuchPosition { name: self.name(), unit: position.unit };
         let unit = *self.units.get(position.unit as usize).ok_or_else(no_such)?;
         let file = &self.files[unit.file as usize];
         let metadata = std::fs::metadata(&file.path)
@@ -155,7 +142,7 @@ impl Source {
         Ok(match file.kind {
             Kind::JsonLines => Reader::Lines(JsonLines::new(path, stream, position.row)?),
             Kind::JsonArray => Reader::Array(JsonArray::new(path, stream, position.row)?),
-            _ => Reader::Text(TextBlocks::new(path, stream, position.row)?),
+            _ => Reader::Text(Paragraphs::new(path, stream, position.row)?),
         })
     }
 
@@ -202,6 +189,42 @@ impl Source {
     }
 }
 
+/// Files and their units as they are found.
+#[derive(Default)]
+struct Listing {
+    files: Vec<DataFile>,
+    units: Vec<Unit>,
+    reading: u64,
+}
+
+impl Listing {
+    fn add(&mut self, path: PathBuf) -> Result<(), DataError> {
+        let metadata = std::fs::metadata(&path).map_err(|source| DataError::Open { path: path.clone(), source })?;
+        let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let (path, bytes): (Arc<Path>, u64) = (Arc::from(path), metadata.len());
+        let (kind, packing) = file_kind::check(&path, bytes)?;
+        let modified_ns = modified.map_or(0, |since| since.as_nanos());
+        self.files.push(DataFile { path: path.clone(), bytes, modified_ns, kind, packing });
+        let file = (self.files.len() - 1) as u32;
+        if kind != Kind::Parquet {
+            self.reading = self.reading.max(byte_stream::reading_bytes(packing));
+            self.units.push(Unit { file, group: 0, rows_before: 0 });
+        } else {
+            let footer = parquet_rows::read_footer(&path, bytes)?;
+            self.reading = self.reading.max(parquet_rows::reading_bytes(&footer));
+            let mut rows_before = 0;
+            for (group, rows) in parquet_rows::rows_of_groups(&path, &footer)?.into_iter().enumerate() {
+                self.units.push(Unit { file, group: group as u32, rows_before });
+                rows_before += rows;
+            }
+        }
+        if self.units.len() >= u32::MAX as usize {
+            return Err(DataError::TooManyFiles { units: self.units.len() });
+        }
+        Ok(())
+    }
+}
+
 impl DataFile {
     fn bytes_unpacked_max(&self) -> u64 {
         if self.packing == Packing::Plain { self.bytes } else { u64::MAX }
@@ -220,7 +243,7 @@ pub struct Rows<'a> {
 enum Reader {
     Lines(JsonLines),
     Array(JsonArray),
-    Text(TextBlocks),
+    Text(Paragraphs),
     Parquet(Box<ParquetRows>),
 }
 

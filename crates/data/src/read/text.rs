@@ -1,7 +1,7 @@
-//! Plain text: a row is a block of lines up to the next blank one, in the column `text`.
+//! Plain text: a row is a paragraph of lines up to the next blank one, in the column `text`.
 //!
 //! A row per line would end a document at every line break of wrapped prose; a row per file would be as large as the
-//! file. A block that does not end is cut behind the line that makes it `BLOCK_BYTES` long, so that a file without blank
+//! file. A paragraph that does not end is cut behind the line that makes it `PARAGRAPH_BYTES_MAX` long, so that a file without blank
 //! lines is read too.
 
 use std::path::Path;
@@ -9,27 +9,27 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::stream::{ByteStream, Line};
+use super::byte_stream::{ByteStream, Line};
 use super::{ROW_BYTES_MAX, Row};
 use crate::error::{DataError, Place};
 
-const BLOCK_BYTES: usize = 1 << 18;
+const PARAGRAPH_BYTES_MAX: usize = 1 << 18;
 
-pub(super) struct TextBlocks {
+pub(super) struct Paragraphs {
     file: Arc<Path>,
     stream: ByteStream,
     line: Vec<u8>,
-    block: Vec<u8>,
+    paragraph: Vec<u8>,
     /// Lines passed.
     number: u64,
-    /// An error behind the block that is handed out first.
+    /// An error behind the paragraph that is handed out first.
     pending: Option<DataError>,
 }
 
-impl TextBlocks {
+impl Paragraphs {
     pub(super) fn new(file: Arc<Path>, mut stream: ByteStream, lines_passed: u64) -> Result<Self, DataError> {
         stream.skip_byte_order_mark()?;
-        Ok(Self { file, stream, line: Vec::new(), block: Vec::new(), number: lines_passed, pending: None })
+        Ok(Self { file, stream, line: Vec::new(), paragraph: Vec::new(), number: lines_passed, pending: None })
     }
 
     pub(super) fn passed(&self) -> u64 {
@@ -44,16 +44,16 @@ impl TextBlocks {
         Place { file: self.file.clone(), row }
     }
 
-    fn take_block(&mut self, first: u64) -> Result<Row, DataError> {
+    fn take_paragraph(&mut self, first: u64) -> Result<Row, DataError> {
         let at = self.at(first);
-        match String::from_utf8(std::mem::take(&mut self.block)) {
+        match String::from_utf8(std::mem::take(&mut self.paragraph)) {
             Ok(text) => Ok(Row { at, columns: Map::from_iter([("text".to_owned(), Value::String(text))]) }),
             Err(_) => Err(DataError::NotUtf8 { at }),
         }
     }
 }
 
-impl Iterator for TextBlocks {
+impl Iterator for Paragraphs {
     type Item = Result<Row, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -72,13 +72,13 @@ impl Iterator for TextBlocks {
                 }
                 Ok(_) => None,
             };
-            if failed.is_some() && self.block.is_empty() {
+            if failed.is_some() && self.paragraph.is_empty() {
                 return failed.map(Err);
             }
             let blank = !ended && failed.is_none() && self.line.trim_ascii().is_empty();
-            if (blank || ended || failed.is_some()) && !self.block.is_empty() {
+            if (blank || ended || failed.is_some()) && !self.paragraph.is_empty() {
                 self.pending = failed;
-                return Some(self.take_block(first));
+                return Some(self.take_paragraph(first));
             }
             if ended {
                 return None;
@@ -87,12 +87,12 @@ impl Iterator for TextBlocks {
                 first = self.number + 1;
                 continue;
             }
-            if !self.block.is_empty() {
-                self.block.push(b'\n');
+            if !self.paragraph.is_empty() {
+                self.paragraph.push(b'\n');
             }
-            self.block.extend_from_slice(&self.line);
-            if self.block.len() >= BLOCK_BYTES {
-                return Some(self.take_block(first));
+            self.paragraph.extend_from_slice(&self.line);
+            if self.paragraph.len() >= PARAGRAPH_BYTES_MAX {
+                return Some(self.take_paragraph(first));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Rows that cannot be used, and rows that are held out.
 
-use plimsoll_data::{Amount, BadRows, DataError, HoldOut, Options, Task};
+use plimsoll_data::{Amount, BadRows, Content, DataError, HoldOut, Options};
 
 use crate::fed::{MAX_LENGTH, MODES, feed_options, make, numbered, source, take, write_files};
 use crate::fixtures::Folder;
@@ -19,7 +19,7 @@ fn few_bad_rows_are_left_out_counted_and_named() {
     let files = damaged(&folder);
     for mode in MODES {
         for bad_rows in [BadRows::default(), BadRows::Skip] {
-            let options = Options { bad_rows, ..Options::new(Task::Sft, MAX_LENGTH) };
+            let options = Options { bad_rows, ..Options::new(Content::Answers, MAX_LENGTH) };
             let data = make(mode, vec![source(&files)], folder.path(), &options).expect("builds");
             let data = data.counted(&mut |_| {}).expect("counts");
             let summary = data.summary();
@@ -37,11 +37,11 @@ fn too_many_fail_and_leave_nothing_behind() {
     let folder = Folder::new();
     let files = damaged(&folder);
     for mode in MODES {
-        let options = Options { bad_rows: BadRows::Share(0.005), ..Options::new(Task::Sft, MAX_LENGTH) };
+        let options = Options { bad_rows: BadRows::Share(0.005), ..Options::new(Content::Answers, MAX_LENGTH) };
         let result = make(mode, vec![source(&files)], &folder.path().join("cache"), &options);
         let error = result.and_then(|data| data.counted(&mut |_| {})).expect_err("too many");
         assert!(matches!(error, DataError::TooManyBadRows { bad: 2, rows: 300, .. }), "{error}");
-        let failing = Options { bad_rows: BadRows::Fail, ..options };
+        let failing = Options { bad_rows: BadRows::Fail, ..options.clone() };
         let result = make(mode, vec![source(&files)], &folder.path().join("cache"), &failing);
         let error = result.and_then(|data| data.counted(&mut |_| {})).expect_err("the first");
         assert!(error.to_string().contains("row 8"), "{error}");
@@ -57,7 +57,7 @@ fn the_two_sides_of_a_division_are_all_rows() {
         let files = write_files(&folder, &format!("rows{rows}-{per_file}"), &numbered(0, rows), per_file);
         for mode in MODES {
             let side = |hold_out| {
-                let options = Options { hold_out, ..Options::new(Task::Sft, MAX_LENGTH) };
+                let options = Options { hold_out, ..Options::new(Content::Answers, MAX_LENGTH) };
                 let data = make(mode, vec![source(&files)], folder.path(), &options).expect("builds");
                 let mut seen = data.first(usize::MAX).expect("readable");
                 seen.sort_by(|a, b| a.tokens.cmp(&b.tokens));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use plimsoll_data::{
-    Amount, DataError, Dataset, Feed, Options, OverLong, Progress, Swept, Task, Tokenizer, sweep_cache,
+    Amount, Content, DataError, Dataset, Feed, Options, OverLong, Progress, Swept, Tokenizer, sweep_cache,
 };
 use serde_json::json;
 
@@ -37,7 +37,7 @@ impl World {
     }
 
     fn open(&self) -> (Dataset, bool) {
-        self.open_with(&plain_tokenizer(), &Options::new(Task::Sft, MAX_LENGTH))
+        self.open_with(&plain_tokenizer(), &Options::new(Content::Answers, MAX_LENGTH))
     }
 
     fn names(&self) -> Vec<String> {
@@ -71,21 +71,21 @@ fn a_cache_is_made_once() {
 fn whatever_changes_the_content_makes_another_one() {
     let world = World::new();
     world.open();
-    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let options = Options::new(Content::Answers, MAX_LENGTH);
     let other_tokenizer = byte_tokenizer(&["<|more|>"], &json!({"eos_token": "<|end|>"}));
     let with_template = plain_tokenizer().with_template("chatml").expect("has an end of turn");
     for (tokenizer, options) in [
-        (plain_tokenizer(), Options { max_length: 64, ..options }),
-        (with_template, Options { max_length: 64, ..options }),
-        (plain_tokenizer(), Options { max_length: 15, ..options }),
-        (plain_tokenizer(), Options { over_long: OverLong::Skip, ..options }),
-        (other_tokenizer, options),
+        (plain_tokenizer(), Options { max_length: 64, ..options.clone() }),
+        (with_template, Options { max_length: 64, ..options.clone() }),
+        (plain_tokenizer(), Options { max_length: 15, ..options.clone() }),
+        (plain_tokenizer(), Options { over_long: OverLong::Skip, ..options.clone() }),
+        (other_tokenizer, options.clone()),
     ] {
         assert!(world.open_with(&tokenizer, &options).1);
         assert!(!world.open_with(&tokenizer, &options).1);
     }
     // Threads change nothing.
-    assert!(!world.open_with(&plain_tokenizer(), &Options { workers: 7, ..options }).1);
+    assert!(!world.open_with(&plain_tokenizer(), &Options { workers: 7, ..options.clone() }).1);
     assert_eq!(world.names().len(), 6);
     write_files(&world.folder, "rows", &numbered(5, 400), 400);
     let (data, made) = world.open();
@@ -178,7 +178,7 @@ fn caches_that_nobody_uses_are_swept() {
     let world = World::new();
     world.open();
     let used = world.file();
-    let options = Options::new(Task::Sft, 15);
+    let options = Options::new(Content::Answers, 15);
     world.open_with(&plain_tokenizer(), &options);
     let age = |path: &Path, days: u64| {
         let then = SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60);
@@ -211,7 +211,7 @@ fn caches_that_nobody_uses_are_swept() {
 fn a_folder_that_cannot_be_written_is_named() {
     let world = World::new();
     let in_the_way = world.folder.write("file", "x");
-    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let options = Options::new(Content::Answers, MAX_LENGTH);
     let result =
         Dataset::cached(vec![source(&world.files)], &plain_tokenizer(), &options, &in_the_way.join("c"), &mut |_| {});
     let message = result.expect_err("no folder").to_string();

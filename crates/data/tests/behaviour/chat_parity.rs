@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_data::{EncodedRow, Encoder, Format, Masked, Place, Row, Shape, Tokenizer};
+use plimsoll_data::{Content, EncodedRow, Encoder, Format, Masked, Options, Place, Row, RowFormat, Tokenizer};
 use serde_json::{Map, Value};
 
 use crate::fixtures::Folder;
@@ -17,11 +17,11 @@ fn encode(tokenizer: &Tokenizer, messages: &Value) -> Result<Masked, String> {
     let columns = Map::from_iter([("messages".to_owned(), messages.clone())]);
     let row = Row { at: Place { file: Arc::from(Path::new("row")), row: 1 }, columns };
     let shape = Format::Auto.resolve(&row).expect("a shape");
-    assert_eq!(shape, Shape::Messages);
-    let encoder = Encoder::new(tokenizer, shape).expect("encodes");
+    assert_eq!(shape, RowFormat::Messages);
+    let encoder = Encoder::new(tokenizer, shape, &Options::new(Content::Answers, 2048)).expect("encodes");
     match encoder.encode(&row) {
         Ok(EncodedRow::One(masked)) => Ok(masked),
-        Ok(EncodedRow::Pair(_)) => panic!("no pair"),
+        Ok(_) => panic!("no pair"),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Amount, Capacity, Cursor, DataError, Dataset, Feed, FeedOptions, MicroBatch, Options, Source, UpdateHead, Weighted,
+    Amount, Capacity, Content, Cursor, DataError, Dataset, Example, Feed, FeedOptions, IntoSources, MicroBatch,
+    Options, PerStream, Source, StreamCapacity, TokenStream, UpdateHead, Weighted,
 };
 use serde_json::{Value, json};
 
@@ -40,7 +41,7 @@ pub fn source(files: &[String]) -> Weighted {
     Weighted::alone(Source::open(files).expect("opens"))
 }
 
-pub fn make(mode: Mode, sources: Vec<Weighted>, cache: &Path, options: &Options) -> Result<Dataset, DataError> {
+pub fn make(mode: Mode, sources: impl IntoSources, cache: &Path, options: &Options) -> Result<Dataset, DataError> {
     let tokenizer = plain_tokenizer();
     match mode {
         Mode::Memory => Dataset::in_memory(sources, &tokenizer, options, &mut |_| {}),
@@ -49,23 +50,95 @@ pub fn make(mode: Mode, sources: Vec<Weighted>, cache: &Path, options: &Options)
     }
 }
 
-pub fn feed_options(amount: Amount, seed: u64) -> FeedOptions {
-    FeedOptions::new(Capacity { tokens: 48, sequences: 6 }, MAX_LENGTH, amount, seed)
+/// The most tokens of a source; not that of the main stream.
+pub const SOURCE_LENGTH: usize = 24;
+
+/// Sources that tell their number and targets, or texts with a class.
+pub fn rows_of(content: Content, count: usize) -> Vec<Value> {
+    match content {
+        Content::Text => (0..count).map(|i| json!({"text": format!("{i} ").repeat(1 + i % 23)})).collect(),
+        Content::Answers => numbered(0, count),
+        Content::Pairs => {
+            (0..count).map(|i| json!({"prompt": format!("{i}"), "chosen": "yes", "rejected": "no"})).collect()
+        }
+        Content::Labelled => {
+            (0..count).map(|i| json!({"text": format!("{i} {}", "x".repeat(i % 9)), "label": i % 5})).collect()
+        }
+        Content::SourceTarget { .. } => (0..count)
+            .map(|i| json!({"prompt": format!("{i} {}", "s".repeat(i % 17)), "response": "t".repeat(i % 13)}))
+            .collect(),
+    }
 }
 
-/// A sequence's number in its update, and its tokens.
+/// Every kind of content.
+pub const CONTENTS: [Content; 5] =
+    [Content::Text, Content::Answers, Content::Pairs, Content::Labelled, Content::SourceTarget { decoder_start: 7 }];
+
+pub fn options_for(content: Content) -> Options {
+    Options { max_source_length: SOURCE_LENGTH, ..Options::new(content, MAX_LENGTH) }
+}
+
+/// As `feed_options`, for data with any number of streams.
+pub fn feed_options_for(content: Content, amount: Amount, seed: u64) -> FeedOptions {
+    if content.streams() == 1 {
+        return feed_options(amount, seed);
+    }
+    let stream = |tokens| StreamCapacity { tokens, sequences: 6 };
+    let capacity = PerStream::with_source(stream(48), stream(60));
+    FeedOptions::new(capacity, PerStream::with_source(MAX_LENGTH, SOURCE_LENGTH), amount, seed)
+}
+
+pub fn feed_options(amount: Amount, seed: u64) -> FeedOptions {
+    FeedOptions::new(Capacity::one(48, 6), MAX_LENGTH, amount, seed)
+}
+
+/// A sequence's number in its update, and its tokens; behind them its source and its class, if it has any.
 pub type Numbered = (usize, Vec<i32>);
+
+/// Stand before a source and before a class.
+const SOURCE_MARK: i32 = -7;
+const LABEL_MARK: i32 = -8;
+
+/// An example in the same form.
+pub fn flat(example: &Example) -> Vec<i32> {
+    let mut tokens: Vec<i32> = example.tokens.iter().map(|&t| t as i32).collect();
+    if !example.source.is_empty() {
+        tokens.push(SOURCE_MARK);
+        tokens.extend(example.source.iter().map(|&t| t as i32));
+    }
+    tokens.extend(example.label.into_iter().flat_map(|label| [LABEL_MARK, label]));
+    tokens
+}
 
 /// The sequences of a micro-batch, each with its number in the update. Checks that they are whole and in place.
 pub fn unpacked(batch: &MicroBatch, max_length: usize) -> Vec<Numbered> {
-    let bounds = batch.cu_seqlens.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
-    let sequence = |range: std::ops::Range<usize>| {
-        let number = batch.row_ids[range.start] as usize / max_length;
-        for (position, slot) in range.clone().enumerate() {
-            assert_eq!(batch.positions[slot] as usize, position);
-            assert_eq!(batch.row_ids[slot] as usize, number * max_length + position);
+    let mut sequences = sequences_of(batch.main(), max_length);
+    assert_eq!(batch.targets.len(), batch.len());
+    for stream in &batch.streams[1..] {
+        let sources = sequences_of(stream, SOURCE_LENGTH);
+        assert_eq!(sources.len(), sequences.len());
+        for ((number, tokens), (source_number, source)) in sequences.iter_mut().zip(sources) {
+            assert_eq!(*number, source_number);
+            tokens.push(SOURCE_MARK);
+            tokens.extend(source);
         }
-        (number, batch.tokens[range].to_vec())
+    }
+    assert!(batch.labels.is_empty() || batch.labels.len() == sequences.len());
+    for ((_, tokens), label) in sequences.iter_mut().zip(&batch.labels) {
+        tokens.extend([LABEL_MARK, *label]);
+    }
+    sequences
+}
+
+fn sequences_of(stream: &TokenStream, max_length: usize) -> Vec<Numbered> {
+    let bounds = stream.cu_seqlens.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
+    let sequence = |range: std::ops::Range<usize>| {
+        let number = stream.row_ids[range.start] as usize / max_length;
+        for (position, slot) in range.clone().enumerate() {
+            assert_eq!(stream.positions[slot] as usize, position);
+            assert_eq!(stream.row_ids[slot] as usize, number * max_length + position);
+        }
+        (number, stream.tokens[range].to_vec())
     };
     bounds.map(sequence).collect()
 }
@@ -75,13 +148,16 @@ pub fn next_update(feed: &mut Feed, capacity: Capacity) -> Result<(UpdateHead, V
     let head = feed.next_update()?;
     let (mut sequences, mut tokens, mut batches) = (Vec::new(), 0, 0);
     while let Some(batch) = feed.next_batch()? {
-        assert!(batch.len() <= capacity.tokens && batch.sequences() <= capacity.sequences);
+        assert_eq!(batch.streams.len(), capacity.len());
+        for (stream, capacity) in batch.streams.iter().zip(capacity.iter()) {
+            assert!(stream.len() <= capacity.tokens && stream.sequences() <= capacity.sequences);
+        }
         tokens += batch.len() as u64;
         batches += 1;
         sequences.extend(unpacked(&batch, MAX_LENGTH));
     }
     assert_eq!((head.micro_batches, head.own_tokens, head.own_sequences), (batches, tokens, sequences.len() as u64));
-    let slots = (batches as usize * capacity.tokens) as f64;
+    let slots = (batches as usize * capacity.main().tokens) as f64;
     assert!(batches == 0 || (head.fill_rate - tokens as f64 / slots).abs() < 1e-9);
     sequences.sort();
     Ok((head, sequences))

@@ -1,10 +1,13 @@
 //! Updates out of a feed: every row once per epoch, whole groups, heads that keep their word.
 
-use plimsoll_data::{Amount, Capacity, DataError, Dataset, Feed, FeedOptions, Options, Task};
+use plimsoll_data::{Amount, Capacity, Content, DataError, Dataset, Feed, FeedOptions, Options};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::fed::{MAX_LENGTH, MODES, Mode, feed_options, make, next_update, numbered, source, take, write_files};
+use crate::fed::{
+    CONTENTS, MAX_LENGTH, MODES, Mode, feed_options, feed_options_for, flat, make, next_update, numbered, options_for,
+    rows_of, source, take, write_files,
+};
 use crate::fixtures::Folder;
 
 fn sorted(mut sequences: Vec<Vec<i32>>) -> Vec<Vec<i32>> {
@@ -15,7 +18,7 @@ fn sorted(mut sequences: Vec<Vec<i32>>) -> Vec<Vec<i32>> {
 /// All sequences in the order of the files.
 fn in_order(data: &Dataset) -> Vec<Vec<i32>> {
     let examples = data.first(usize::MAX).expect("readable");
-    examples.into_iter().map(|e| e.tokens.into_iter().map(|t| t as i32).collect()).collect()
+    examples.iter().map(flat).collect()
 }
 
 proptest! {
@@ -23,15 +26,17 @@ proptest! {
     #[test]
     fn every_row_comes_once_per_epoch(
         rows in 1usize..120, per_file in 1usize..60, batch in 1u64..20, ranks in 1usize..4, workers in 1usize..4,
-        seed: u64, shuffle: bool, mode in 0usize..3,
+        seed: u64, shuffle: bool, mode in 0usize..3, content in 0usize..3,
     ) {
+        // One sequence per row.
+        let content = [Content::Answers, CONTENTS[3], CONTENTS[4]][content];
         let folder = Folder::new();
-        let files = write_files(&folder, "rows", &numbered(0, rows), per_file);
-        let options = Options { workers, ..Options::new(Task::Sft, MAX_LENGTH) };
+        let files = write_files(&folder, "rows", &rows_of(content, rows), per_file);
+        let options = Options { workers, ..options_for(content) };
         let data = make(MODES[mode], vec![source(&files)], folder.path(), &options).expect("builds");
         let all = in_order(&data);
         prop_assert_eq!(all.len(), rows);
-        let feed = FeedOptions { shuffle, ..feed_options(Amount::Sequences(batch), seed) };
+        let feed = FeedOptions { shuffle, ..feed_options_for(content, Amount::Sequences(batch), seed) };
         let (seen, _) = take(&data, &feed, ranks, (2 * rows).div_ceil(batch as usize));
         for epoch in 0..2 {
             let epoch = seen[epoch * rows..(epoch + 1) * rows].to_vec();
@@ -46,7 +51,7 @@ proptest! {
     fn updates_of_tokens_are_as_full_as_the_order_allows(rows in 1usize..80, limit in 1u64..60, ranks in 1usize..3, mode in 0usize..3) {
         let folder = Folder::new();
         let files = write_files(&folder, "rows", &numbered(0, rows), 30);
-        let data = make(MODES[mode], vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+        let data = make(MODES[mode], vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH)).expect("builds");
         let options = feed_options(Amount::Tokens(limit), 5);
         let whole: Vec<Vec<i32>> = take(&data, &feed_options(Amount::Sequences(1), 5), 1, 3 * rows + 60).0;
         let mut feeds: Vec<Feed> = (0..ranks)
@@ -75,25 +80,32 @@ fn all_modes_hold_the_same_and_any_number_of_workers_makes_it() {
     let pairs: Vec<Value> = (0..60)
         .map(|i| json!({"prompt": format!("{i}"), "chosen": "yes", "rejected": "n".repeat(1 + i % 5)}))
         .collect();
-    for (task, rows) in [(Task::Pretrain, texts), (Task::Sft, numbered(0, 60)), (Task::Reward, pairs)] {
+    let [.., labelled, source_target] = CONTENTS;
+    for (content, rows) in [
+        (Content::Text, texts),
+        (Content::Answers, numbered(0, 60)),
+        (Content::Pairs, pairs),
+        (labelled, rows_of(labelled, 60)),
+        (source_target, rows_of(source_target, 60)),
+    ] {
         let folder = Folder::new();
         let files = write_files(&folder, "rows", &rows, 13);
         let of = |mode, workers| {
-            let options = Options { workers, ..Options::new(task, MAX_LENGTH) };
+            let options = Options { workers, ..options_for(content) };
             make(mode, vec![source(&files)], folder.path(), &options).expect("builds")
         };
         let expected = of(Mode::Memory, 1).first(usize::MAX).expect("readable");
         let batch = |data: &Dataset, seed| {
-            let options = FeedOptions { shuffle: seed > 0, ..feed_options(Amount::Sequences(4), seed) };
+            let options = FeedOptions { shuffle: seed > 0, ..feed_options_for(content, Amount::Sequences(4), seed) };
             take(data, &options, 1, 40).0
         };
         let plain = batch(&of(Mode::Memory, 1), 0);
         for mode in MODES {
             let data = of(mode, 3);
-            assert_eq!(data.first(usize::MAX).expect("readable"), expected, "{task:?} {mode:?}");
-            assert_eq!(batch(&data, 0), plain, "{task:?} {mode:?}");
-            assert_eq!(batch(&data, 7), batch(&of(mode, 1), 7), "{task:?} {mode:?}");
-            assert_ne!(batch(&data, 7), batch(&data, 8), "{task:?} {mode:?}");
+            assert_eq!(data.first(usize::MAX).expect("readable"), expected, "{content:?} {mode:?}");
+            assert_eq!(batch(&data, 0), plain, "{content:?} {mode:?}");
+            assert_eq!(batch(&data, 7), batch(&of(mode, 1), 7), "{content:?} {mode:?}");
+            assert_ne!(batch(&data, 7), batch(&data, 8), "{content:?} {mode:?}");
         }
         // Stores share one order; a stream shuffles within blocks.
         assert_eq!(batch(&of(Mode::Memory, 2), 7), batch(&of(Mode::Cached, 2), 7));
@@ -113,7 +125,7 @@ fn pairs_stay_beside_each_other_on_one_rank() {
     let files = write_files(&folder, "rows", &rows, 50);
     for mode in MODES {
         let data =
-            make(mode, vec![source(&files)], folder.path(), &Options::new(Task::Reward, MAX_LENGTH)).expect("builds");
+            make(mode, vec![source(&files)], folder.path(), &Options::new(Content::Pairs, MAX_LENGTH)).expect("builds");
         let options = feed_options(Amount::Sequences(12), 1);
         for rank in 0..2 {
             let mut feed = Feed::start(&data, &FeedOptions { rank, ranks: 2, ..options.clone() }).expect("starts");
@@ -143,10 +155,10 @@ fn an_update_may_be_larger_than_anything_that_is_held() {
             mode,
             vec![source(&files)],
             folder.path(),
-            &Options { workers: 2, ..Options::new(Task::Sft, MAX_LENGTH) },
+            &Options { workers: 2, ..Options::new(Content::Answers, MAX_LENGTH) },
         )
         .expect("builds");
-        let capacity = Capacity { tokens: 512, sequences: 64 };
+        let capacity = Capacity::one(512, 64);
         let options = FeedOptions { capacity, ..feed_options(Amount::Sequences(60_000), 3) };
         let (seen, _) = take(&data, &options, 1, 2);
         // Other ranks see the same, also where some windows have nothing for them.
@@ -165,7 +177,7 @@ fn an_update_may_be_larger_than_anything_that_is_held() {
 fn ranks_without_a_share_of_a_window_keep_their_place() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 50), 50);
-    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let options = Options::new(Content::Answers, MAX_LENGTH);
     let data = make(Mode::Streamed(2500), vec![source(&files)], folder.path(), &options).expect("builds");
     let feed = feed_options(Amount::Sequences(30), 3);
     let (expected, _) = take(&data, &feed, 1, 12);
@@ -179,14 +191,14 @@ fn a_feed_that_is_dropped_ends_and_loans_outlive_it() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 500), 100);
     for mode in MODES {
-        let data =
-            make(mode, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+        let data = make(mode, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+            .expect("builds");
         let mut feed = Feed::start(&data, &feed_options(Amount::Sequences(50), 3)).expect("starts");
         feed.next_update().expect("feeds");
         let loan = feed.next_batch().expect("feeds").expect("one at least");
         let second = feed.next_batch().expect("feeds").expect("two at least");
         // What is not taken of an update is passed over.
-        let (head, sequences) = next_update(&mut feed, Capacity { tokens: 48, sequences: 6 }).expect("feeds");
+        let (head, sequences) = next_update(&mut feed, Capacity::one(48, 6)).expect("feeds");
         assert_eq!((head.sequences, sequences.len()), (50, 50));
         assert!(feed.waited().asked >= feed.waited().empty);
         drop(feed);
@@ -198,15 +210,15 @@ fn a_feed_that_is_dropped_ends_and_loans_outlive_it() {
 fn micro_batches_are_used_again() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 300), 100);
-    let data =
-        make(Mode::Cached, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+    let data = make(Mode::Cached, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+        .expect("builds");
     let options = FeedOptions { slots: 2, ..feed_options(Amount::Sequences(100), 3) };
     let mut feed = Feed::start(&data, &options).expect("starts");
     let mut places = std::collections::HashSet::new();
     for _ in 0..10 {
         feed.next_update().expect("feeds");
         while let Some(batch) = feed.next_batch().expect("feeds") {
-            places.insert((batch.tokens.as_ptr(), batch.targets.as_ptr(), batch.cu_seqlens.as_ptr()));
+            places.insert((batch.main().tokens.as_ptr(), batch.targets.as_ptr(), batch.main().cu_seqlens.as_ptr()));
         }
     }
     assert_eq!(places.len(), 2);
@@ -216,8 +228,8 @@ fn micro_batches_are_used_again() {
 fn what_cannot_be_fed_is_refused() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 30), 30);
-    let data =
-        make(Mode::Memory, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
+    let data = make(Mode::Memory, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+        .expect("builds");
     let base = feed_options(Amount::Sequences(4), 3);
     for wrong in [
         FeedOptions { rank: 2, ranks: 2, ..base.clone() },
@@ -228,7 +240,7 @@ fn what_cannot_be_fed_is_refused() {
         assert!(matches!(Feed::start(&data, &wrong), Err(DataError::Feed { .. })), "{wrong:?}");
     }
     // An error on the way reaches whoever waits.
-    let narrow = FeedOptions { capacity: Capacity { tokens: 5, sequences: 6 }, ..base };
+    let narrow = FeedOptions { capacity: Capacity::one(5, 6), ..base };
     let mut feed = Feed::start(&data, &narrow).expect("starts");
     assert!(matches!(feed.next_update(), Err(DataError::DoesNotFit { .. })));
     assert!(matches!(feed.next_update(), Err(DataError::Stopped)));
@@ -239,9 +251,9 @@ fn evaluation_sees_each_sequence_once_and_in_order() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 200), 70);
     for mode in MODES {
-        let data =
-            make(mode, vec![source(&files)], folder.path(), &Options::new(Task::Sft, MAX_LENGTH)).expect("builds");
-        let capacity = Capacity { tokens: 40, sequences: 5 };
+        let data = make(mode, vec![source(&files)], folder.path(), &Options::new(Content::Answers, MAX_LENGTH))
+            .expect("builds");
+        let capacity = Capacity::one(40, 5);
         let mut batches = data.sequential(capacity).expect("starts");
         let mut seen = Vec::new();
         while let Some(batch) = batches.next_batch().expect("reads") {
@@ -249,7 +261,7 @@ fn evaluation_sees_each_sequence_once_and_in_order() {
             seen.extend(crate::fed::unpacked(batch, MAX_LENGTH).into_iter().map(|(_, tokens)| tokens));
         }
         assert_eq!(seen, in_order(&data), "{mode:?}");
-        let mut narrow = data.sequential(Capacity { tokens: 3, sequences: 5 }).expect("starts");
+        let mut narrow = data.sequential(Capacity::one(3, 5)).expect("starts");
         assert!(matches!(narrow.next_batch(), Err(DataError::DoesNotFit { .. })));
     }
 }

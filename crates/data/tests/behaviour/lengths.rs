@@ -1,13 +1,13 @@
 //! How long examples are and what happens to those that are too long.
 
-use plimsoll_data::{DataError, NO_LOSS, Options, OverLong, Task};
+use plimsoll_data::{Content, DataError, NO_LOSS, Options, OverLong};
 use serde_json::{Value, json};
 
 use crate::fixtures::{Built, build, byte_tokenizer, plain_tokenizer, shown};
 
 fn pretrain(texts: &[&str], max_length: usize) -> Built {
     let rows: Vec<Value> = texts.iter().map(|text| json!({"text": text})).collect();
-    let options = Options::new(Task::Pretrain, max_length);
+    let options = Options::new(Content::Text, max_length);
     build(&rows, &plain_tokenizer(), &options).expect("builds")
 }
 
@@ -50,11 +50,11 @@ fn texts_begin_as_the_tokenizer_wants() {
     assert_eq!((tokenizer.bos_id(), tokenizer.eos_id()), (Some(1), Some(3)));
 
     let rows = [json!({"text": "ab"}), json!({"text": "c"})];
-    let data = build(&rows, &tokenizer, &Options::new(Task::Pretrain, 7)).expect("builds");
+    let data = build(&rows, &tokenizer, &Options::new(Content::Text, 7)).expect("builds");
     assert_eq!(shown(&tokenizer, data.get(0)).0, "<|user|>ab<|end|><|user|>c<|end|>");
 
     let pair = [json!({"prompt": "a", "response": "b"})];
-    let data = build(&pair, &tokenizer, &Options::new(Task::Sft, 7)).expect("builds");
+    let data = build(&pair, &tokenizer, &Options::new(Content::Answers, 7)).expect("builds");
     let expected = ("<|user|>ab<|end|>".to_owned(), vec!["b<|end|>".to_owned()]);
     assert_eq!(shown(&tokenizer, data.get(0)), expected);
 }
@@ -63,7 +63,7 @@ fn texts_begin_as_the_tokenizer_wants() {
 fn a_tokenizer_without_an_end_is_refused() {
     let tokenizer = byte_tokenizer(&[], &json!({}));
     for row in [json!({"text": "x"}), json!({"prompt": "x", "response": "y"})] {
-        let error = build(&[row], &tokenizer, &Options::new(Task::Sft, 9)).expect_err("no end");
+        let error = build(&[row], &tokenizer, &Options::new(Content::Answers, 9)).expect_err("no end");
         assert!(matches!(error, DataError::NoEos { .. }), "{error}");
     }
 }
@@ -77,7 +77,7 @@ fn over_long_rows_are_an_error_cut_or_left_out() {
         json!({"prompt": "a long prompt", "response": "x"}),
     ];
     let with = |over_long| {
-        let options = Options { over_long, ..Options::new(Task::Sft, 6) };
+        let options = Options { over_long, ..Options::new(Content::Answers, 6) };
         build(&rows, &tokenizer, &options)
     };
     let message = with(OverLong::Error).expect_err("too long").to_string();
@@ -93,10 +93,10 @@ fn over_long_rows_are_an_error_cut_or_left_out() {
     assert_eq!((cut.len(), cut.summary().truncated, cut.summary().skipped), (2, 1, 1));
     assert_eq!(shown(&tokenizer, cut.get(1)), ("abcdef".into(), vec!["def".into()]));
 
-    let options = Options { over_long: OverLong::Skip, ..Options::new(Task::Sft, 2) };
+    let options = Options { over_long: OverLong::Skip, ..Options::new(Content::Answers, 2) };
     let error = build(&rows, &tokenizer, &options).expect_err("nothing left");
     assert!(matches!(error, DataError::NothingLeft { rows: 3, .. }), "{error}");
-    let error = build(&rows, &tokenizer, &Options::new(Task::Sft, 0)).expect_err("no room");
+    let error = build(&rows, &tokenizer, &Options::new(Content::Answers, 0)).expect_err("no room");
     assert!(matches!(error, DataError::MaxLength { .. }), "{error}");
 }
 
@@ -105,7 +105,7 @@ fn order_is_kept_across_chunks_and_threads_and_memory_is_told() {
     let rows: Vec<Value> =
         (0..3000).map(|i| json!({"prompt": format!("{i}?"), "response": format!("{}", i * 2)})).collect();
     let tokenizer = plain_tokenizer();
-    let data = build(&rows, &tokenizer, &Options::new(Task::Sft, 32)).expect("builds");
+    let data = build(&rows, &tokenizer, &Options::new(Content::Answers, 32)).expect("builds");
     assert_eq!(data.len(), 3000);
     for i in [0, 1, 1023, 1024, 2999] {
         let (text, learnt) = shown(&tokenizer, data.get(i));

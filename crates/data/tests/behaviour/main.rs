@@ -4,6 +4,7 @@ mod bad_rows;
 mod caching;
 mod chat_parity;
 mod choosing;
+mod contents;
 mod damage;
 mod fed;
 mod feeding;

@@ -1,6 +1,6 @@
 //! Which tokens bear loss, for the chat templates of the model families.
 
-use plimsoll_data::{DataError, Options, Task, Tokenizer};
+use plimsoll_data::{Content, DataError, Options, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::fixtures::{build, byte_tokenizer, plain_tokenizer, shown, tokenizer_with_merges};
@@ -59,7 +59,7 @@ fn dialogue() -> Value {
 }
 
 fn check(tokenizer: &Tokenizer, row: Value, text: &str, learnt: &[&str]) {
-    let data = build(&[row], tokenizer, &Options::new(Task::Sft, 400)).expect("builds");
+    let data = build(&[row], tokenizer, &Options::new(Content::Answers, 400)).expect("builds");
     let (got_text, got_learnt) = shown(tokenizer, data.get(0));
     assert_eq!(got_text, text);
     assert_eq!(got_learnt, learnt);
@@ -142,7 +142,7 @@ fn generation_tags_and_tools_pass_through() {
 
 #[test]
 fn what_a_template_cannot_take_is_said_with_the_row() {
-    let options = Options::new(Task::Sft, 400);
+    let options = Options::new(Content::Answers, 400);
     let bad = json!({"messages": [{"role": "assistant", "content": "first"}]});
     let error = build(&[dialogue(), bad], &chat_tokenizer(INST), &options).expect_err("refused");
     let message = error.to_string();

@@ -1,6 +1,6 @@
 //! Sources with weights.
 
-use plimsoll_data::{Amount, DataError, Options, Source, Task, Weighted};
+use plimsoll_data::{Amount, Content, DataError, Options, Source, Weighted};
 
 use crate::fed::{MAX_LENGTH, MODES, feed_options, make, numbered, take, write_files};
 use crate::fixtures::Folder;
@@ -22,7 +22,7 @@ fn shares_hold_and_each_source_has_its_own_epochs() {
     let folder = Folder::new();
     let question_mark = crate::fixtures::plain_tokenizer().encode("?", false).expect("encodes")[0] as i32;
     for mode in MODES {
-        let options = Options::new(Task::Sft, MAX_LENGTH);
+        let options = Options::new(Content::Answers, MAX_LENGTH);
         let data = make(mode, sources(&folder, [Some(3.0), Some(1.0)]), folder.path(), &options).expect("builds");
         let (seen, _) = take(&data, &feed_options(Amount::Sequences(64), 9), 1, 32);
         let (large, small): (Vec<_>, Vec<_>) = seen.into_iter().partition(|s| is_large(s, question_mark));
@@ -43,7 +43,7 @@ fn shares_hold_and_each_source_has_its_own_epochs() {
 fn without_weights_sources_are_one() {
     let folder = Folder::new();
     for mode in MODES {
-        let options = Options::new(Task::Sft, MAX_LENGTH);
+        let options = Options::new(Content::Answers, MAX_LENGTH);
         let data = make(mode, sources(&folder, [None, None]), folder.path(), &options).expect("builds");
         let (mut seen, _) = take(&data, &feed_options(Amount::Sequences(23), 9), 1, 10);
         seen.sort();
@@ -56,7 +56,7 @@ fn without_weights_sources_are_one() {
 fn weights_are_for_all_or_for_none() {
     let folder = Folder::new();
     for mode in MODES {
-        let options = Options::new(Task::Sft, MAX_LENGTH);
+        let options = Options::new(Content::Answers, MAX_LENGTH);
         let error = make(mode, sources(&folder, [Some(1.0), None]), folder.path(), &options).expect_err("half");
         assert!(matches!(error, DataError::SomeWeights { sources: 2, weighted: 1 }), "{error}");
         let made = make(mode, sources(&folder, [Some(1.0), Some(0.0)]), folder.path(), &options).expect("builds");

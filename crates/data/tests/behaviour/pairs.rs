@@ -1,6 +1,6 @@
 //! Pairs of answers: which rows are read as such, and what is left of those that are too long.
 
-use plimsoll_data::{DataError, Format, Options, OverLong, Shape, Task, Tokenizer};
+use plimsoll_data::{Content, DataError, Format, Options, OverLong, RowFormat, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::fixtures::{Built, build, byte_tokenizer, plain_tokenizer};
@@ -14,7 +14,7 @@ fn chat_tokenizer() -> Tokenizer {
 }
 
 fn options(max_length: usize, over_long: OverLong) -> Options {
-    Options { over_long, ..Options::new(Task::Reward, max_length) }
+    Options { over_long, ..Options::new(Content::Pairs, max_length) }
 }
 
 /// Both sides of every pair as text.
@@ -29,7 +29,7 @@ fn shown(data: &Built, tokenizer: &Tokenizer) -> Vec<[String; 2]> {
 #[track_caller]
 fn check(row: &Value, tokenizer: &Tokenizer, expected: [&str; 2]) {
     let data = build(std::slice::from_ref(row), tokenizer, &options(200, OverLong::Error)).expect("builds");
-    assert_eq!(data.summary().shape, Shape::Pairs);
+    assert_eq!(data.summary().format, RowFormat::Pairs);
     assert_eq!(shown(&data, tokenizer), [expected]);
 }
 
@@ -121,8 +121,8 @@ fn rows_of_another_shape_are_refused() {
         &reward,
         &["row 1", "task `reward`", "prompt-response", "`rejected`"],
     );
-    says(&pair, &Options::new(Task::Sft, 50), &["row 1", "pairs of answers", "task: reward"]);
-    let forced = Options { format: Format::As(Shape::Pairs), ..reward };
+    says(&pair, &Options::new(Content::Answers, 50), &["row 1", "pairs of answers", "task: reward"]);
+    let forced = Options { format: Format::As(RowFormat::Pairs), ..reward.clone() };
     says(&json!({"prompt": "Q", "chosen": "yes"}), &forced, &["format `pairs`", "`prompt`, `chosen`"]);
     says(&json!({"prompt": "Q", "chosen": "yes", "rejected": 3}), &reward, &["`rejected` is a number", "a string"]);
     says(&json!({"chosen": [{"role": "user"}], "rejected": []}), &reward, &["chosen[0].content"]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use parquet::basic::{Compression, ZstdLevel};
-use plimsoll_data::{Dataset, Format, Options, Shape, Task};
+use plimsoll_data::{Content, Dataset, Format, Options, RowFormat};
 use serde_json::{Value, json};
 
 use crate::fixtures::{Column, Folder, build, open, plain_tokenizer, read_error, shown, write_parquet};
@@ -66,9 +66,9 @@ fn parquet_conversations_are_lists_of_groups() {
     assert_eq!(columns(&[&path]), [(1, expected)]);
 
     let tokenizer = plain_tokenizer();
-    let options = Options::new(Task::Sft, 200);
+    let options = Options::new(Content::Answers, 200);
     let data = Dataset::from_files(&[path], &tokenizer, &options).expect("builds");
-    assert_eq!(data.summary().shape, Shape::Messages);
+    assert_eq!(data.summary().format, RowFormat::Messages);
     assert_eq!(shown(&tokenizer, data.first(1).expect("readable")[0].view()).1, ["9 tons<|end|>"]);
 }
 
@@ -126,7 +126,7 @@ fn a_truncated_parquet_file_is_an_error_not_a_panic() {
 fn bad_rows_say_which_what_and_what_is_accepted() {
     let tokenizer = plain_tokenizer();
     let check = |rows: &[Value], format: Format, parts: &[&str]| {
-        let options = Options { format, ..Options::new(Task::Sft, 100) };
+        let options = Options { format, ..Options::new(Content::Answers, 100) };
         let message = build(rows, &tokenizer, &options).expect_err("is bad").to_string();
         for part in parts.iter().chain(&["rows.jsonl", "hint: "]) {
             assert!(message.contains(part), "{part:?} is not in {message:?}");
@@ -139,13 +139,17 @@ fn bad_rows_say_which_what_and_what_is_accepted() {
     check(&[json!({"text": null})], auto, &["row 1", "`text` (null)"]);
     check(&[fine.clone(), json!({"prompt": "p"})], auto, &["row 2", "`prompt`", "`instruction`"]);
     check(&[fine.clone(), json!({"prompt": 1, "response": "r"})], auto, &["row 2", "`prompt` is a number"]);
-    check(std::slice::from_ref(&fine), Format::As(Shape::Text), &["row 1", "format `text`", "`prompt`, `response`"]);
+    check(
+        std::slice::from_ref(&fine),
+        Format::As(RowFormat::Text),
+        &["row 1", "format `text`", "`prompt`, `response`"],
+    );
     check(&[json!({"messages": "hi"})], auto, &["`messages` is a string"]);
     check(&[json!({"messages": []})], auto, &["no assistant turn"]);
     check(&[json!({"messages": [{"role": "user", "content": 3}]})], auto, &["`messages[0].content` is a number"]);
     check(&[json!({"messages": [{"content": "x"}]})], auto, &["`messages[0].role` is null"]);
 
-    let options = Options::new(Task::Pretrain, 100);
+    let options = Options::new(Content::Text, 100);
     let message = build(&[fine], &tokenizer, &options).expect_err("is no text").to_string();
     assert!(message.contains("row 1") && message.contains("prompt-response"), "{message}");
 }
@@ -160,7 +164,7 @@ fn synonyms_and_the_optional_input() {
         json!({"question": "Why?", "answer": "Because."}),
         json!({"prompt": "p", "response": "r", "text": "ignored"}),
     ];
-    let data = build(&rows, &tokenizer, &Options::new(Task::Sft, 100)).expect("builds");
+    let data = build(&rows, &tokenizer, &Options::new(Content::Answers, 100)).expect("builds");
     let shown: Vec<_> = (0..data.len()).map(|i| shown(&tokenizer, data.get(i)).0).collect();
     let expected =
         ["Add.\n\n1 and 23<|end|>", "Say hi.hi<|end|>", "Say ho.ho<|end|>", "Why?Because.<|end|>", "pr<|end|>"];

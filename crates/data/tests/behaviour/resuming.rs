@@ -1,10 +1,12 @@
 //! Stop anywhere, go on from the cursor: the rest of the stream is what it would have been.
 
-use plimsoll_data::{Amount, Cursor, DataError, Feed, FeedOptions, Options, Source, Task, Weighted};
+use plimsoll_data::{Amount, Content, Cursor, DataError, Feed, FeedOptions, Options, Source, Weighted};
 use proptest::prelude::*;
-use serde_json::{Value, json};
 
-use crate::fed::{MAX_LENGTH, MODES, feed_options, make, numbered, source, take, write_files};
+use crate::fed::{
+    CONTENTS, MAX_LENGTH, MODES, Mode, feed_options, feed_options_for, make, numbered, options_for, rows_of, source,
+    take, write_files,
+};
 use crate::fixtures::Folder;
 
 /// Through text, as a checkpoint keeps it.
@@ -12,26 +14,21 @@ fn stored(cursor: &Cursor) -> Cursor {
     serde_json::from_str(&serde_json::to_string(cursor).expect("writes")).expect("reads")
 }
 
-fn rows_of(task: Task, count: usize) -> Vec<Value> {
-    match task {
-        Task::Pretrain => (0..count).map(|i| json!({"text": format!("{i} ").repeat(1 + i % 23)})).collect(),
-        Task::Sft => numbered(0, count),
-        Task::Reward => {
-            (0..count).map(|i| json!({"prompt": format!("{i}"), "chosen": "yes", "rejected": "no"})).collect()
-        }
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn the_rest_is_the_same_also_under_another_batch_and_other_ranks(
-        rows in 8usize..150, per_file in 3usize..80, task in 0usize..3, mode in 0usize..3, weighted: bool, shuffle: bool,
+        rows in 8usize..150, per_file in 3usize..80, content in 0usize..5, mode in 0usize..3, weighted: bool, shuffle: bool,
         seed: u64, stop in 0usize..12, before in 1u64..12, after in 1u64..30, ranks in 1usize..4,
     ) {
-        let task = [Task::Pretrain, Task::Sft, Task::Reward][task];
+        let content = CONTENTS[content];
+        // Two streams need twice the buffer.
+        let mode = match MODES[mode] {
+            Mode::Streamed(buffer) => Mode::Streamed(buffer * content.streams() as u64),
+            mode => mode,
+        };
         let folder = Folder::new();
-        let files = write_files(&folder, "rows", &rows_of(task, rows), per_file);
+        let files = write_files(&folder, "rows", &rows_of(content, rows), per_file);
         let open = || {
             let sources = if weighted && files.len() > 1 {
                 let (first, rest) = files.split_at(1);
@@ -40,10 +37,10 @@ proptest! {
             } else {
                 vec![source(&files)]
             };
-            make(MODES[mode], sources, folder.path(), &Options::new(task, MAX_LENGTH)).expect("builds")
+            make(mode, sources, folder.path(), &options_for(content)).expect("builds")
         };
-        let group = if task == Task::Reward { 2 } else { 1 };
-        let options = |sequences: u64| FeedOptions { shuffle, ..feed_options(Amount::Sequences(group * sequences), seed) };
+        let group = content.group() as u64;
+        let options = |sequences: u64| FeedOptions { shuffle, ..feed_options_for(content, Amount::Sequences(group * sequences), seed) };
         let (whole, _) = take(&open(), &options(1), 1, 250);
         let (first, cursor) = take(&open(), &options(before), 1, stop);
         let again = FeedOptions { cursor: cursor.as_ref().map(stored), ..options(after) };
@@ -58,7 +55,7 @@ proptest! {
 fn a_cursor_of_something_else_is_refused() {
     let folder = Folder::new();
     let files = write_files(&folder, "rows", &numbered(0, 60), 60);
-    let options = Options::new(Task::Sft, MAX_LENGTH);
+    let options = Options::new(Content::Answers, MAX_LENGTH);
     for mode in MODES {
         let data = make(mode, vec![source(&files)], folder.path(), &options).expect("builds");
         let base = feed_options(Amount::Sequences(4), 3);

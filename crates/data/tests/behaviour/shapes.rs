@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_data::{Encoder, Format, Place, Row, Sample, Shape, Tokenizer};
+use plimsoll_data::{Content, Encoder, Format, Options, Place, Row, RowFormat, Sample, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::fixtures::{byte_tokenizer, plain_tokenizer};
@@ -13,9 +13,9 @@ fn row(columns: Value) -> Row {
     Row { at: Place { file: Arc::from(Path::new("rows.jsonl")), row: 7 }, columns }
 }
 
-fn messages(columns: Value) -> (Shape, Vec<Value>, Value, Value) {
+fn messages(columns: Value) -> (RowFormat, Vec<Value>, Value, Value) {
     let row = row(columns);
-    let shape = Shape::detect(&row).expect("a shape");
+    let shape = RowFormat::detect(&row).expect("a shape");
     match shape.read(&row).expect("reads") {
         Sample::Messages { messages, tools, labels } => (shape, messages, tools, Value::Object(labels)),
         other => panic!("{other:?}"),
@@ -39,7 +39,7 @@ fn sharegpt_turns_become_messages() {
         {"from": "assistant", "value": "9 tons"},
     ]);
     let (shape, got, ..) = messages(json!({"conversations": turns, "id": 3}));
-    assert_eq!((shape, got.as_slice()), (Shape::Conversations, &expected[..]));
+    assert_eq!((shape, got.as_slice()), (RowFormat::Conversations, &expected[..]));
     // Role and content within, a list as text, a column for the system, another name.
     let (_, got, ..) = messages(json!({"conversations": expected}));
     assert_eq!(got, expected);
@@ -48,7 +48,7 @@ fn sharegpt_turns_become_messages() {
     let (_, got, ..) = messages(json!({"conversations": expected[1..], "system": "Be brief."}));
     assert_eq!(got, expected);
     let (shape, got, ..) = messages(json!({"messages": expected, "conversations": [], "text": "flat"}));
-    assert_eq!((shape, got.as_slice()), (Shape::Messages, &expected[..]));
+    assert_eq!((shape, got.as_slice()), (RowFormat::Messages, &expected[..]));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn content_in_parts_is_one_text() {
 fn what_is_wrong_with_a_turn_is_said() {
     let check = |columns: Value, parts: &[&str]| {
         let row = row(columns);
-        let error = Shape::detect(&row).and_then(|shape| shape.read(&row)).expect_err("is bad");
+        let error = RowFormat::detect(&row).and_then(|shape| shape.read(&row)).expect_err("is bad");
         let message = error.to_string();
         assert!(error.is_bad_row(), "{message}");
         for part in parts.iter().chain(&["rows.jsonl, row 7", "hint: "]) {
@@ -96,7 +96,7 @@ fn what_is_wrong_with_a_turn_is_said() {
 fn detection_can_be_shown() {
     let check = |columns: Value, expected: &str| {
         let row = row(columns);
-        assert_eq!(Shape::detect(&row).expect("a shape").explain(&row), expected);
+        assert_eq!(RowFormat::detect(&row).expect("a shape").explain(&row), expected);
     };
     check(json!({"text": "x", "id": 1}), "text: column text");
     check(
@@ -117,7 +117,9 @@ fn detection_can_be_shown() {
 fn a_preview_shows_what_is_learnt() {
     let check = |tokenizer: &Tokenizer, columns: Value, expected: &[(&str, bool)]| {
         let row = row(columns);
-        let encoder = Encoder::new(tokenizer, Shape::detect(&row).expect("a shape")).expect("encodes");
+        let encoder =
+            Encoder::new(tokenizer, RowFormat::detect(&row).expect("a shape"), &Options::new(Content::Answers, 64))
+                .expect("encodes");
         let pieces = encoder.preview(&row).expect("previews");
         let got: Vec<(&str, bool)> = pieces[0].iter().map(|piece| (piece.text.as_str(), piece.learn)).collect();
         assert_eq!(got, expected);

@@ -1,0 +1,18 @@
+//! Tokenised sequences, wherever they are stored: in memory, in a cache file, or in the chunks of a stream.
+
+mod cache;
+mod chunks;
+pub(crate) mod disk;
+mod example;
+mod record;
+mod stored;
+
+pub use cache::{Swept, sweep_cache};
+pub(crate) use cache::{build_or_open, file_name, key};
+pub use chunks::ChunkStart;
+pub(crate) use chunks::{Chunk, Filler, StreamOrder, StreamSource, chunk_bytes, first_chunk};
+pub use disk::free_bytes;
+pub(crate) use example::count_loss;
+pub use example::{Example, ExampleRef};
+pub(crate) use record::{Entry, Group, Layout, RecordFormat, Records, Sequence};
+pub(crate) use stored::{Store, StoreReader, Totals};

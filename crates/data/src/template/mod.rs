@@ -1,0 +1,9 @@
+//! Chat templates: from conversations to text.
+
+mod built_in;
+mod chat;
+mod jinja;
+
+pub use built_in::BUILT_IN_TEMPLATES;
+pub(crate) use built_in::built_in_source;
+pub use chat::{ChatTemplate, Rendered};

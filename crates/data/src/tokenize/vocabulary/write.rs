@@ -1,0 +1,105 @@
+//! The files of a trained tokenizer, as Hugging Face's AutoTokenizer reads them.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{VocabularyKind, VocabularyOptions, VocabularyProgress, failed};
+use crate::error::DataError;
+use crate::template::built_in_source;
+use crate::tokenize::Tokenizer;
+
+/// A tokenizer that was trained, not yet in any folder.
+#[derive(Debug, Clone)]
+pub struct TrainedTokenizer {
+    tokenizer: String,
+    config: String,
+    /// Tokens it has; fewer than asked for where the texts do not hold more.
+    pub vocab_size: usize,
+    /// What it was trained on.
+    pub counted: VocabularyProgress,
+}
+
+impl TrainedTokenizer {
+    /// File names with their content.
+    pub fn files(&self) -> [(&'static str, &str); 2] {
+        [("tokenizer.json", &self.tokenizer), ("tokenizer_config.json", &self.config)]
+    }
+
+    /// Writes the files into `folder`, which is made if it is not there. Each appears whole or not at all.
+    pub fn save(&self, folder: &Path) -> Result<(), DataError> {
+        let save = |name: &str, text: &str| -> io::Result<()> {
+            fs::create_dir_all(folder)?;
+            let part = folder.join(format!(".{name}.{}.part", std::process::id()));
+            let written = fs::File::create(&part)
+                .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+                .and_then(|()| fs::rename(&part, folder.join(name)));
+            if written.is_err() {
+                let _ = fs::remove_file(&part);
+            }
+            written
+        };
+        for (name, text) in self.files() {
+            save(name, text).map_err(|source| DataError::Write { path: folder.join(name), source })?;
+        }
+        Ok(())
+    }
+}
+
+/// The end of sequence, the template's markers, and what the user wants beside them; each once.
+pub(super) fn special_tokens(options: &VocabularyOptions) -> Result<Vec<String>, DataError> {
+    let mut tokens = vec![options.end.clone()];
+    if let Some(name) = &options.template {
+        tokens.extend(markers(name)?.iter().map(|&marker| marker.to_owned()));
+    }
+    tokens.extend(options.specials.iter().cloned());
+    if let Some(empty) = tokens.iter().find(|token| token.trim().is_empty()) {
+        return Err(failed(format!("{empty:?} cannot be a special token")));
+    }
+    let mut seen = std::collections::HashSet::new();
+    tokens.retain(|token| seen.insert(token.clone()));
+    Ok(tokens)
+}
+
+/// What a template writes that must be one token each.
+fn markers(template: &str) -> Result<&'static [&'static str], DataError> {
+    Ok(match template {
+        "chatml" => &["<|im_start|>", "<|im_end|>"],
+        "llama-3" => &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+        "gemma" => &["<start_of_turn>", "<end_of_turn>"],
+        "zephyr" => &["<|user|>", "<|assistant|>", "<|system|>"],
+        "phi-3" => &["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"],
+        "mistral" => &["[INST]", "[/INST]"],
+        other => {
+            // Refuses names that are none.
+            built_in_source(other, "")?;
+            &[]
+        }
+    })
+}
+
+pub(super) fn finish(
+    tokenizer: &tokenizers::Tokenizer,
+    options: &VocabularyOptions,
+    counted: VocabularyProgress,
+) -> Result<TrainedTokenizer, DataError> {
+    let mut config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": options.end,
+        "pad_token": options.end,
+        "clean_up_tokenization_spaces": false,
+    });
+    if options.kind == VocabularyKind::Unigram {
+        config["unk_token"] = Value::from(super::UNKNOWN);
+    }
+    if let Some(name) = &options.template {
+        config["chat_template"] = Value::from(built_in_source(name, &options.end)?);
+    }
+    let config = serde_json::to_string_pretty(&config).map_err(failed)?;
+    let text = tokenizer.to_string(false).map_err(failed)?;
+    // Read back as any other would be: what cannot be used is not written.
+    let loaded = Tokenizer::from_bytes("the trained tokenizer", text.as_bytes(), Some(&config))?;
+    Ok(TrainedTokenizer { tokenizer: text, config, vocab_size: loaded.vocab_size(), counted })
+}
