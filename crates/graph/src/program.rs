@@ -182,6 +182,12 @@ pub struct Program {
     pub schedules: BTreeMap<ScheduleId, ScheduleGraph>,
 }
 
+impl AsRef<Program> for Program {
+    fn as_ref(&self) -> &Program {
+        self
+    }
+}
+
 impl Program {
     /// # Panics
     /// If the program has no such schedule.

@@ -26,7 +26,7 @@ fn at(place: Place, value: u32, index: usize) -> Buffer {
         slot: (ValueId(value) == WEIGHTS).then_some(SlotId(0)),
         region: region(place, index),
         shape: Shape::new(&[BYTES / 4]),
-        dtype: DType::F32,
+        storage: DType::F32.into(),
         extent: Extent::Fixed,
     }
 }
@@ -76,7 +76,7 @@ fn copy_in(from: Buffer, to: Buffer, after: &[usize]) -> Step {
 }
 
 fn check(steps: &[Step]) -> Result<(), Violation> {
-    let schedule = Schedule { steps: steps.to_vec(), initial: vec![WEIGHTS], results: Vec::new() };
+    let schedule = Schedule { steps: steps.to_vec(), recorded: false, initial: vec![WEIGHTS], results: Vec::new() };
     verify_schedule("lanes", &schedule, &[region(Place::Device, 0)], DEVICE_BYTES, PINNED_BYTES)
 }
 

@@ -115,7 +115,7 @@ fn the_backward_pass_reads_what_it_read_before() {
         let reads = |graph: &Graph| -> Vec<(Op, Vec<String>, Vec<ValueId>)> {
             let label = |v: &ValueId| {
                 let value = graph.value(*v);
-                format!("{} {} {:?} {:?}", value.name, value.shape, value.dtype, value.layer)
+                format!("{} {} {:?} {:?}", value.name, value.shape, value.dtype(), value.layer)
             };
             let backward = graph.nodes.iter().filter(|n| n.phase != Phase::Recompute);
             backward.map(|n| (n.op.clone(), n.inputs.iter().map(label).collect(), n.outputs.clone())).collect()
@@ -208,7 +208,7 @@ fn with_everything_dropped_only_the_layers_inputs_are_kept() {
         for layer in (0..decoders::LAYERS as u32).map(Some) {
             // Rows of last tokens are too few to be dropped.
             let counts =
-                |v: &ValueId| dropped.value(*v).layer == layer && dropped.value(*v).extent != Extent::Sequences;
+                |v: &ValueId| dropped.value(*v).layer == layer && dropped.value(*v).extent != Extent::SEQUENCES;
             let kept = kept_at_loss(&dropped).into_iter().filter(counts);
             let (statistics, wide): (Vec<_>, Vec<_>) = kept.partition(|&v| {
                 let value = dropped.value(v);

@@ -85,11 +85,11 @@ impl Ask {
 }
 
 /// Bytes of the budget a plan takes, whichever memory its device computes in.
-fn planned_bytes(chosen: &Chosen) -> u64 {
+fn planned_bytes(chosen: &Chosen<Program>) -> u64 {
     chosen.report.gpu.planned_bytes.max(chosen.report.host.planned_bytes)
 }
 
-fn speed(chosen: &Chosen) -> f64 {
+fn speed(chosen: &Chosen<Program>) -> f64 {
     chosen.report.predicted.tokens_per_s
 }
 
@@ -104,7 +104,7 @@ fn pins_are_honoured() {
         for tokens in [256, 300, 1024, 3072, 4096] {
             let pins = Pins { micro_batch_tokens: Some(tokens), ..Pins::default() };
             let chosen = ask.with_pins(PLENTY, goal, pins).expect("fits");
-            assert_eq!((chosen.batch.tokens, chosen.report.micro_batch_tokens), (tokens, tokens));
+            assert_eq!((chosen.batch.tokens(), chosen.report.micro_batch_tokens), (tokens, tokens));
             assert_eq!(chosen.report.effective_batch.sequences, 12);
             assert_eq!(chosen.report.accumulation, 12usize.div_ceil(tokens / 256), "{tokens} tokens");
         }
@@ -126,7 +126,7 @@ fn pins_that_cannot_be_honoured_are_refused_with_their_name() {
     let ask = Ask::small("RTX 3060");
     let check = |pins: Pins, expected: &[&str]| {
         let refusal = ask.with_pins(PLENTY, Goal::Fastest, pins.clone());
-        let Err(PlanError::Pin(message)) = refusal else { panic!("{pins:?} is accepted") };
+        let Err(PlanError::Pin { reason: message, .. }) = refusal else { panic!("{pins:?} is accepted") };
         for part in expected {
             assert!(message.contains(part), "{message:?} does not say {part:?}");
         }
@@ -152,7 +152,7 @@ fn a_pinned_plan_that_does_not_fit_is_refused_not_changed() {
     };
     assert!(needed_bytes > budget);
     let chosen = ask.with_pins(needed_bytes, Goal::Fastest, pins).expect("the named budget is enough");
-    assert_eq!(chosen.batch.tokens, 3072);
+    assert_eq!(chosen.batch.tokens(), 3072);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn an_update_in_tokens_has_room_for_short_sequences() {
     assert_eq!(open.report.micro_batch_tokens, exact.report.micro_batch_tokens);
     assert_eq!(open.report.accumulation, exact.report.accumulation);
     let full = open.report.micro_batch_tokens / 256;
-    assert!(open.batch.sequences >= 16 * full + full, "{:?}", open.batch);
+    assert!(open.batch.main().sequences >= 16 * full + full, "{:?}", open.batch);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn pairs_share_a_micro_batch() {
         // Three sequences hold one pair for certain.
         assert_eq!(pinned(768).expect("fits").report.accumulation, 6);
         assert_eq!(pinned(1025).expect("fits").report.accumulation, 3);
-        assert!(matches!(pinned(511), Err(PlanError::Pin(message)) if message.contains("a pair of sequences")));
+        assert!(matches!(pinned(511), Err(PlanError::Pin { reason: message, .. }) if message.contains("a pair of sequences")));
         let odd = Ask { sequences: 7, recipe, ..Ask::small("cpu") };
         assert!(matches!(odd.plan(PLENTY, Goal::Fastest), Err(PlanError::Batch(_))));
     }
