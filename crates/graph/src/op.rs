@@ -107,6 +107,7 @@ operators!(
     LastRows,
     LastRowsGrad,
     PairLoss,
+    ClassLoss,
     Add,
     Dropout,
     GlobalNorm,
