@@ -1,8 +1,9 @@
-//! The vocabulary loss with its gradients, in any number of chunks, and the last tokens' logits.
+//! The vocabulary loss with its gradients, in any number of chunks, with weights and likelihoods of tokens, and the last
+//! tokens' logits.
 
-use plimsoll_conformance::{Data, F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
-use plimsoll_graph::Extent;
+use plimsoll_conformance::{Data, F32_SUMS, Placement, Random, Rounding, Suite, Tensor, sums_of};
 use plimsoll_graph::ops::{LastLogits, LossGrad, VocabLoss};
+use plimsoll_graph::{Extent, Op};
 use plimsoll_runtime::Active;
 
 const GRADS: [Option<LossGrad>; 3] = [None, Some(LossGrad { weight: false }), Some(LossGrad { weight: true })];
@@ -111,6 +112,98 @@ fn ignored_targets() {
     }
 }
 
+/// Puts tokens' weights where the operator takes them: of either sign, and one in four zero.
+fn with_weights(random: &mut Random, mut inputs: Vec<Tensor>) -> Vec<Tensor> {
+    let rows = inputs[0].shape.rows();
+    let weights = random.floats(rows, 2.0).into_iter().map(|weight| if random.below(4) == 0 { 0.0 } else { weight });
+    inputs.insert(5, Tensor::new(&[rows], Extent::TOKENS, Data::F32(weights.collect())));
+    inputs
+}
+
+/// Which of weights and likelihoods there are, at least one of them.
+const PER_TOKEN: [(bool, bool); 3] = [(true, false), (false, true), (true, true)];
+
+#[test]
+fn weights_and_likelihoods() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(170));
+    for (rows, tokens, cols, words) in [(1, 1, 9, 33), (7, 5, 16, 10), (45, 29, 17, 131), (130, 130, 40, 256)] {
+        for chunks in [1, 3, rows] {
+            for softcap in [None, Some(2.5)] {
+                for (grad, (weights, nll)) in GRADS.into_iter().flat_map(|grad| PER_TOKEN.map(|both| (grad, both))) {
+                    let targets = targets(random, rows, words);
+                    let mut inputs = inputs(random, [rows, cols, words], targets, grad);
+                    if weights {
+                        inputs = with_weights(random, inputs);
+                    }
+                    let op = VocabLoss { weights, nll, grad, ..VocabLoss::new(softcap, chunks) };
+                    let name = format!("{rows} x {cols}, {words} words");
+                    suite.check(&name, op, &inputs, Active::one(tokens, 1), CANCELLING);
+                }
+            }
+        }
+    }
+}
+
+/// Rows that no product ever sees have a likelihood of zero all the same.
+#[test]
+fn likelihoods_between_long_runs_of_ignored_targets() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(171));
+    let (rows, cols, words) = (700, 8, 12);
+    let answers = [40..41, 100..350, 600..603];
+    let bears = |row: usize| answers.iter().any(|answer| answer.contains(&row));
+    let some: Vec<i32> = (0..rows).map(|row| if bears(row) { (row % words) as i32 } else { -1 }).collect();
+    for (name, targets) in [("some", some), ("none", vec![-100; rows])] {
+        for (chunks, grad) in [1, 5].into_iter().flat_map(|chunks| GRADS.map(|grad| (chunks, grad))) {
+            let op = VocabLoss { weights: true, nll: true, grad, ..VocabLoss::new(None, chunks) };
+            let inputs = inputs(random, [rows, cols, words], targets.clone(), grad);
+            let inputs = with_weights(random, inputs);
+            suite.check(name, op, &inputs, Active::one(690, 4), F32_SUMS);
+        }
+    }
+}
+
+/// Weights of one are the same as none, bit for bit, and the likelihoods cost nothing in the other results.
+#[test]
+fn weights_of_one_change_nothing() {
+    let random = &mut Random::new(172);
+    let (rows, cols, words) = (45, 24, 131);
+    for softcap in [None, Some(2.5)] {
+        let grad = Some(LossGrad { weight: true });
+        let plain = VocabLoss { grad, ..VocabLoss::new(softcap, 3) };
+        let targets = targets(random, rows, words);
+        let inputs = inputs(random, [rows, cols, words], targets, grad);
+        let mut weighted = inputs.clone();
+        weighted.insert(5, Tensor::new(&[rows], Extent::TOKENS, Data::F32(vec![1.0; rows])));
+        let both = Op::from(VocabLoss { weights: true, nll: true, ..plain.clone() });
+        let active = Active::one(29, 1);
+        for harness in Suite::new().harnesses() {
+            let expected = harness.run(&plain.clone().into(), &inputs, active, &Placement::default());
+            let mut got = harness.run(&both, &weighted, active, &Placement::default());
+            got.remove(1);
+            // Rows that are not in use hold no numbers, which are equal to nothing.
+            let bits = |all: &[Tensor]| all.iter().map(|t| t.poisoned_bytes(active)).collect::<Vec<_>>();
+            assert_eq!(bits(&got), bits(&expected), "softcap {softcap:?} on {}", harness.name());
+        }
+    }
+}
+
+/// Tokens that weigh nothing add nothing, and have no gradient.
+#[test]
+fn weights_of_zero() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(173));
+    let (rows, cols, words) = (12, 8, 20);
+    for grad in GRADS {
+        let mut inputs = inputs(random, [rows, cols, words], (0..rows as i32).collect(), grad);
+        inputs.insert(5, Tensor::new(&[rows], Extent::TOKENS, Data::F32(vec![0.0; rows])));
+        let op = VocabLoss { weights: true, nll: true, grad, ..VocabLoss::new(None, 2) };
+        suite.check("nothing weighs", op, &inputs, Active::one(rows, 1), F32_SUMS);
+    }
+    let mut inputs = inputs(random, [6, 8, 10], vec![1; 6], GRADS[2]);
+    inputs.insert(5, Tensor::new(&[6], Extent::TOKENS, Data::F32(vec![1.0; 6])));
+    let op = VocabLoss { weights: true, nll: true, grad: GRADS[2], ..VocabLoss::new(None, 2) };
+    suite.check("empty", op, &inputs, Active::one(0, 0), 0.0);
+}
+
 /// Logits of some hundreds: the exponentials must be taken relative to the largest.
 #[test]
 fn large_logits() {
@@ -151,15 +244,16 @@ fn last_logits() {
     }
 }
 
-/// In sixteen bits the logits' gradient is rounded before it meets weights and tokens; the loss never is.
+/// In sixteen bits the logits' gradient is rounded before it meets weights and tokens; loss and likelihoods never are.
 fn check_sixteen(suite: &mut Suite, name: &str, op: &VocabLoss, inputs: &[Tensor], active: Active) {
-    let rounding = Rounding::once(CANCELLING).within(2.0).apart(&[0]);
+    let exact: &[usize] = if op.nll { &[0, 1] } else { &[0] };
+    let rounding = Rounding::once(CANCELLING).within(2.0).apart(exact);
     suite.check_sixteen(name, op.clone(), inputs, &[0, 1], active, rounding);
-    if op.grad.is_some_and(|grad| grad.weight) {
+    if let Some(weight_grad) = op.weight_grad_input() {
         // A gradient that is kept in sixteen bits is rounded with every chunk, and never much beside what it was.
         let chunks = op.chunks.min(inputs[0].shape.rows()) as f64;
         let rounding = rounding.within(1.0 + chunks);
-        suite.check_sixteen(name, op.clone(), inputs, &[0, 1, 5], active, rounding);
+        suite.check_sixteen(name, op.clone(), inputs, &[0, 1, weight_grad], active, rounding);
     }
 }
 
@@ -178,6 +272,25 @@ fn every_flag_and_chunking_in_sixteen_bits() {
                     let op = VocabLoss { grad, ..VocabLoss::new(softcap, chunks) };
                     check_sixteen(suite, &name, &op, &inputs, Active::one(tokens, 1));
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_and_likelihoods_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(174));
+    for (rows, tokens, cols, words) in [(7, 5, 16, 10), (45, 29, 17, 131), (130, 130, 40, 256)] {
+        for (chunks, softcap) in [(1, None), (3, None), (3, Some(2.5))] {
+            for (grad, (weights, nll)) in GRADS.into_iter().flat_map(|grad| PER_TOKEN.map(|both| (grad, both))) {
+                let targets = targets(random, rows, words);
+                let mut inputs = inputs(random, [rows, cols, words], targets, grad);
+                if weights {
+                    inputs = with_weights(random, inputs);
+                }
+                let op = VocabLoss { weights, nll, grad, ..VocabLoss::new(softcap, chunks) };
+                let name = format!("{rows} x {cols}, {words} words");
+                check_sixteen(suite, &name, &op, &inputs, Active::one(tokens, 1));
             }
         }
     }

@@ -3,7 +3,7 @@
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
 use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Rounding, SIXTEEN, Suite, Tensor, compare, unit};
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
-use plimsoll_graph::{DType, Op};
+use plimsoll_graph::{DType, Op, OptimizerSettings, optimizer_named};
 use plimsoll_runtime::Active;
 
 const LENGTHS: [usize; 6] = [1, 7, 16, 63, 1000, 70_001];
@@ -92,9 +92,9 @@ struct Course {
 const STEPS: usize = 12;
 const LR: f64 = 0.02;
 
-fn course(random: &mut Random) -> Course {
+fn course(random: &mut Random, steps: usize) -> Course {
     let len = 203;
-    Course { start: random.floats(len, 1.0), gradients: (0..STEPS).map(|_| random.floats(len, 1.0)).collect() }
+    Course { start: random.floats(len, 1.0), gradients: (0..steps).map(|_| random.floats(len, 1.0)).collect() }
 }
 
 /// Runs norm and optimizer for all steps and compares the parameters after each with `expected`.
@@ -137,7 +137,7 @@ fn clipped(gradients: &[f32], max: f64) -> Vec<f64> {
 /// Loshchilov and Hutter, "Decoupled weight decay regularization", algorithm 2.
 #[test]
 fn adamw_over_several_steps() {
-    let course = course(&mut Random::new(93));
+    let course = course(&mut Random::new(93), STEPS);
     let (beta1, beta2, eps, decay, max_norm) = (0.9f64, 0.999f64, 1e-8, 0.1, 2.0);
     let mut theta: Vec<f64> = course.start.iter().map(|&x| f64::from(x)).collect();
     let (mut m, mut v) = (vec![0.0; theta.len()], vec![0.0; theta.len()]);
@@ -161,10 +161,53 @@ fn adamw_over_several_steps() {
     run_course(&course, max_norm as f32, 2, make, &expected);
 }
 
+/// The parameters after each of torch's AdamW updates, in double precision, with bias corrections from these β.
+fn torch_adamw(course: &Course, settings: &OptimizerSettings, correcting: [f64; 2]) -> Vec<Vec<f64>> {
+    let OptimizerSettings { betas: [beta1, beta2], eps, weight_decay, .. } = *settings;
+    let mut theta: Vec<f64> = course.start.iter().map(|&x| f64::from(x)).collect();
+    let (mut m, mut v) = (vec![0.0; theta.len()], vec![0.0; theta.len()]);
+    let mut after = Vec::new();
+    for (step, gradients) in course.gradients.iter().enumerate() {
+        let [correction1, correction2] = correcting.map(|beta| 1.0 - beta.powi(step as i32 + 1));
+        for (i, &g) in gradients.iter().enumerate() {
+            let g = f64::from(g);
+            theta[i] *= 1.0 - LR * weight_decay;
+            m[i] += (1.0 - beta1) * (g - m[i]);
+            v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+            let denominator = v[i].sqrt() / correction2.sqrt() + eps;
+            theta[i] -= LR / correction1 * (m[i] / denominator);
+        }
+        after.push(theta.clone());
+    }
+    after
+}
+
+/// A β close to one: rounded to float32 before `1 - βᵗ` is taken, most of what is left of it would be wrong.
+#[test]
+fn adamw_with_a_second_beta_close_to_one() {
+    let course = course(&mut Random::new(194), 15);
+    let betas = [0.9, 0.99999];
+    let settings = OptimizerSettings { betas, weight_decay: 0.1, ..OptimizerSettings::default() };
+    let adamw = optimizer_named("adamw", &settings).expect("it is there");
+    let expected = torch_adamw(&course, &settings, betas);
+    let make = |step: usize, [p, g, clip]: [Tensor; 3], state: &[Tensor]| {
+        let op = AdamW { beta1: betas[0], beta2: betas[1], ..ADAMW };
+        let hyper = Tensor::fixed(&[4], adamw.hyper(step as u64, LR).to_vec());
+        (op.into(), vec![p, g, state[0].clone(), state[1].clone(), hyper, clip])
+    };
+    run_course(&course, f32::INFINITY, 2, make, &expected);
+    let rounded = torch_adamw(&course, &settings, betas.map(|beta| f64::from(beta as f32)));
+    for (step, (rounded, expected)) in rounded.into_iter().zip(expected).enumerate() {
+        let [rounded, expected] = [rounded, expected].map(|numbers| Array::new(&[numbers.len()], numbers));
+        let caught = compare(&rounded, &expected, 5.0 * F32_ELEMENTWISE).is_err();
+        assert!(caught, "update {step}: β in float32 would not have been noticed");
+    }
+}
+
 /// Polyak's heavy ball, weight decay as part of the gradient.
 #[test]
 fn sgd_over_several_steps() {
-    let course = course(&mut Random::new(94));
+    let course = course(&mut Random::new(94), STEPS);
     for (mu, decay) in [(0.0, 0.0), (0.0, 0.05), (0.8, 0.0), (0.8, 0.05)] {
         let max_norm = 5.0;
         let mut theta: Vec<f64> = course.start.iter().map(|&x| f64::from(x)).collect();

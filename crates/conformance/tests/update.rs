@@ -53,6 +53,15 @@ fn stored(numbers: &[f32], dtype: DType) -> Vec<u8> {
     }
 }
 
+/// How many states an update has, and whether there is a master copy.
+fn states_of(op: &Op) -> (usize, bool) {
+    match op {
+        Op::AdamW(op) => (2, op.master),
+        Op::Sgd(op) => (usize::from(op.momentum != 0.0), op.master),
+        other => panic!("{} is no update", other.name()),
+    }
+}
+
 fn numbers_of(image: &[u8], buffer: &Buffer) -> Array {
     let bytes = &image[buffer.region.offset..buffer.region.end()];
     let data = match buffer.dtype() {
@@ -96,11 +105,7 @@ impl Layout {
             let mut p = layout.buffer(&start, case.p);
             p.slot = Some(SlotId(1000 + tensor as u32));
             let g = layout.buffer(&random.floats(len, 1.0), case.g);
-            let (states, master) = match &op {
-                Op::AdamW(op) => (2, op.master),
-                Op::Sgd(op) => (usize::from(op.momentum != 0.0), op.master),
-                other => panic!("{} is no update", other.name()),
-            };
+            let (states, master) = states_of(&op);
             let mut state: Vec<Buffer> = Vec::new();
             for index in 0..states {
                 // The second moment is positive.
@@ -109,10 +114,10 @@ impl Layout {
             }
             let master: Vec<Buffer> = master.then(|| layout.buffer(&start, DType::F32)).into_iter().collect();
             let outputs = [&[p, g], state.as_slice(), &master].concat();
-            let inputs = match op {
-                Op::AdamW(_) => [&[p, g], state.as_slice(), &[hyper, clip], &master].concat(),
-                _ => [&[p, g, hyper, clip], state.as_slice(), &master].concat(),
-            };
+            // `hyper` and `clip` lie between what is updated, where the operator takes them.
+            let mut inputs = outputs.clone();
+            let shared = op.shared_numbers().expect("an update");
+            inputs.splice(shared.start..shared.start, [hyper, clip]);
             gradients.push(g);
             updates.push((op, inputs, outputs));
         }
@@ -154,10 +159,8 @@ impl Layout {
         let mut clip = Array::new(&[2], vec![0.0; 2]);
         for (index, step) in self.steps.iter().enumerate() {
             let mut inputs: Vec<Array> = step.inputs.iter().map(|b| numbers_of(&self.image, b)).collect();
-            match step.op {
-                Op::AdamW(_) => inputs[5] = clip.clone(),
-                Op::Sgd(_) => inputs[3] = clip.clone(),
-                _ => {}
+            if let Some(shared) = step.op.shared_numbers() {
+                inputs[shared.end - 1] = clip.clone();
             }
             let expected = evaluate(&step.op, &inputs.iter().collect::<Vec<_>>(), &mut NoDropout);
             if index == 0 {

@@ -21,16 +21,16 @@ pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError
     // SAFETY: the scale is not written while the step runs.
     let scale = unsafe { *call.input::<f32>(3)?.ptr() };
     let (loss_before, loss): (Rows<f64>, Rows<f64>) = (call.input(4)?, call.output(0)?);
-    let d_hidden: Option<Matrix> = if op.grad.is_some() { Some(call.output(1)?) } else { None };
-    let dw: Option<Matrix> = if op.grad.is_some_and(|g| g.weight) { Some(call.output(2)?) } else { None };
-    if let Some(dw) = dw {
-        call.carry_over(call.input(5)?, dw);
-    }
+    let weights = op.weights_input().map(|at| call.input(at)).transpose()?;
+    let nll = op.nll_output().map(|at| call.output(at)).transpose()?;
+    let d_hidden = op.grad_output().map(|at| call.output(at)).transpose()?;
+    let dw = weight_grad(op, call)?;
     let planned = call.planned_rows(0);
     let chunk_rows = op.chunk_rows(planned).max(1);
     let logits = call.workspace_behind_packing(chunk_rows, weight.rows)?;
     let packing = call.packing()?;
-    let head = Head { call, packing, hidden, weight, targets, softcap: op.softcap, scale, logits, d_hidden, dw };
+    let softcap = op.softcap;
+    let head = Head { call, packing, hidden, weight, targets, weights, softcap, scale, logits, nll, d_hidden, dw };
     let mut total = 0.0;
     for start in (0..hidden.rows).step_by(chunk_rows) {
         total += head.chunk(start..hidden.rows.min(start + chunk_rows));
@@ -38,6 +38,14 @@ pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError
     // SAFETY: one element each, and the same one if the loss is updated in place.
     unsafe { *loss.ptr() = *loss_before.ptr() + f64::from(scale) * total };
     Ok(())
+}
+
+/// The gradient of the weight matrix with what it was so far.
+fn weight_grad(op: &VocabLoss, call: &Call) -> Result<Option<Matrix>, RuntimeError> {
+    let (Some(before), Some(d_hidden)) = (op.weight_grad_input(), op.grad_output()) else { return Ok(None) };
+    let dw = call.output(d_hidden + 1)?;
+    call.carry_over(call.input(before)?, dw);
+    Ok(Some(dw))
 }
 
 fn targets<'a>(call: &Call<'a>, vocabulary: usize) -> Result<&'a [i32], RuntimeError> {
@@ -57,9 +65,13 @@ struct Head<'a> {
     hidden: Matrix,
     weight: Matrix,
     targets: &'a [i32],
+    /// What each token's loss weighs; without them, one.
+    weights: Option<Matrix>,
     softcap: Option<f32>,
     scale: f32,
     logits: Matrix,
+    /// Where each token's negative log-likelihood goes.
+    nll: Option<Matrix>,
     d_hidden: Option<Matrix>,
     dw: Option<Matrix>,
 }
@@ -70,16 +82,20 @@ impl Head<'_> {
         let mut total = 0.0;
         let mut done = rows.start;
         while let Some(run) = next_run(self.targets, done..rows.end) {
-            self.clear_gradient(done..run.start);
+            self.clear(done..run.start);
             done = run.end;
             total += self.run(run);
         }
-        self.clear_gradient(done..rows.end);
+        self.clear(done..rows.end);
         total
     }
 
-    /// Rows that bear no loss have no gradient.
-    fn clear_gradient(&self, rows: Range<usize>) {
+    /// Rows that bear no loss have no gradient and no likelihood.
+    fn clear(&self, rows: Range<usize>) {
+        if let Some(nll) = self.nll {
+            // SAFETY: the output has a number for each of these rows.
+            unsafe { nll.row(rows.start).write_bytes(0, rows.len()) };
+        }
         if let Some(d_hidden) = self.d_hidden {
             // SAFETY: the output has these rows, and no product needs what is there any more.
             unsafe { d_hidden.row(rows.start).write_bytes(0, rows.len() * d_hidden.cols) };
@@ -141,7 +157,7 @@ impl Head<'_> {
         total
     }
 
-    /// The losses of a run whose logits lie in the workspace, summed in the order of the rows.
+    /// The weighted losses of a run whose logits lie in the workspace, summed in the order of the rows.
     fn losses(&self, rows: Range<usize>) -> f64 {
         let mut total = 0.0;
         for start in rows.clone().step_by(LOSS_ROWS) {
@@ -151,17 +167,29 @@ impl Head<'_> {
             self.call.workers.for_each(count, |_, index| {
                 let row = start + index;
                 let logits = self.logits.row(row - rows.start);
-                // SAFETY: this row of the logits and this place are the task's alone.
-                unsafe { *held_start.row(index) = self.row_loss(logits, self.targets[row]) };
+                // SAFETY: this row of the logits, of weights and likelihoods, and this place are the task's alone.
+                unsafe {
+                    let weight = self.weights.map(|weights| *weights.row(row));
+                    let scale = weight.map_or(self.scale, |weight| self.scale * weight);
+                    let nll = self.row_nll(logits, self.targets[row], scale);
+                    if let Some(all) = self.nll {
+                        *all.row(row) = nll as f32;
+                    }
+                    // A token without a target bears no loss, whatever its weight is.
+                    let bears = self.targets[row] >= 0;
+                    *held_start.row(index) = weight.filter(|_| bears).map_or(nll, |weight| f64::from(weight) * nll);
+                }
             });
             total += held[..count].iter().sum::<f64>();
         }
         total
     }
 
+    /// A row's negative log-likelihood. Its logits become their gradient, `scale` times over.
+    ///
     /// # Safety
     /// `logits` must be a row of the workspace that nobody else touches.
-    unsafe fn row_loss(&self, logits: *mut f32, target: i32) -> f64 {
+    unsafe fn row_nll(&self, logits: *mut f32, target: i32, scale: f32) -> f64 {
         let vocabulary = self.weight.rows;
         // SAFETY: the caller vouches for the row.
         unsafe {
@@ -180,14 +208,14 @@ impl Head<'_> {
                 _ => exponential_sum(vocabulary, logits, max),
             };
             if gradient {
-                let onto_target = |at: *mut f32, slope: f32| *at -= self.scale * slope;
+                let onto_target = |at: *mut f32, slope: f32| *at -= scale * slope;
                 match self.softcap {
                     None => {
-                        scale_row(vocabulary, logits, self.scale / total);
+                        scale_row(vocabulary, logits, scale / total);
                         onto_target(logits.add(target as usize), 1.0);
                     }
                     Some(cap) => {
-                        capped_gradient_row(vocabulary, logits, max, self.scale / total, cap);
+                        capped_gradient_row(vocabulary, logits, max, scale / total, cap);
                         let bend = own / cap;
                         onto_target(logits.add(target as usize), 1.0 - bend * bend);
                     }

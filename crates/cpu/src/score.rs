@@ -1,6 +1,6 @@
-//! Scores of sequences, and the loss over pairs of them, with the gradients.
+//! Scores of sequences, and the losses over pairs of them and over their classes, with the gradients.
 
-use plimsoll_graph::ops::PairLoss;
+use plimsoll_graph::ops::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix, Rows};
@@ -81,22 +81,22 @@ impl<'a> Pairs<'a> {
 }
 
 /// What one micro-batch adds to the loss and to the statistics.
-#[derive(Default)]
-struct Found {
+struct Found<const STATS: usize> {
     loss: f64,
-    pairs: f64,
-    right: f64,
-    margin: f64,
+    stats: [f64; STATS],
 }
 
-impl Found {
+impl<const STATS: usize> Found<STATS> {
+    const NOTHING: Self = Self { loss: 0.0, stats: [0.0; STATS] };
+
     fn add_to(&self, call: &Call, scale: f32) -> Result<(), RuntimeError> {
         let (loss_before, loss): (Rows<f64>, Rows<f64>) = (call.input(4)?, call.output(0)?);
         let (stats_before, stats): (Rows<f64>, Rows<f64>) = (call.input(5)?, call.output(1)?);
-        // SAFETY: one element and three, and the same ones if they are updated in place.
+        debug_assert_eq!(stats.len(), STATS);
+        // SAFETY: one element and as many as there are statistics, and the same ones if they are updated in place.
         unsafe {
             *loss.ptr() = *loss_before.ptr() + f64::from(scale) * self.loss;
-            for (at, more) in [self.pairs, self.right, self.margin].into_iter().enumerate() {
+            for (at, more) in self.stats.into_iter().enumerate() {
                 *stats.ptr().add(at) = *stats_before.ptr().add(at) + more;
             }
         }
@@ -105,8 +105,8 @@ impl Found {
 }
 
 /// Sums up the pairs in their order and puts each score's gradient in its place.
-fn compare(scores: Matrix, pairs: &Pairs, scale: f32) -> Found {
-    let mut found = Found::default();
+fn compare(scores: Matrix, pairs: &Pairs, scale: f32) -> Found<PAIR_STATS> {
+    let mut found = Found::NOTHING;
     for chosen in (0..pairs.sequences()).step_by(2) {
         let (ours, theirs) = (scores.row(chosen), scores.row(chosen + 1));
         if !pairs.counts(chosen) {
@@ -117,15 +117,105 @@ fn compare(scores: Matrix, pairs: &Pairs, scale: f32) -> Found {
         // SAFETY: the workspace has a place for every sequence.
         unsafe {
             let margin = f64::from(*ours) - f64::from(*theirs);
-            found.pairs += 1.0;
-            found.right += f64::from(u8::from(margin > 0.0));
-            found.margin += margin;
+            for (stat, more) in found.stats.iter_mut().zip([1.0, f64::from(u8::from(margin > 0.0)), margin]) {
+                *stat += more;
+            }
             let small = (-margin.abs()).exp();
             found.loss += small.ln_1p() - margin.min(0.0);
             // σ(−margin), from the exponential that cannot overflow.
             let doubt = if margin > 0.0 { small } else { 1.0 } / (1.0 + small);
             let slope = (f64::from(scale) * doubt) as f32;
             (*ours, *theirs) = (-slope, slope);
+        }
+    }
+    found
+}
+
+pub(crate) fn class_loss(op: &ClassLoss, call: &Call) -> Result<(), RuntimeError> {
+    let (hidden, weight): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
+    let labels = labels(call, weight.rows)?;
+    // SAFETY: the scale is not written while the step runs.
+    let scale = unsafe { *call.input::<f32>(3)?.ptr() };
+    let (dim, classes) = (hidden.cols, weight.rows);
+    let logits: Matrix = call.workspace(hidden.rows, classes)?;
+    call.workers.for_each(hidden.rows, |_, sequence| {
+        for class in 0..classes {
+            // SAFETY: both have `dim` elements; this row of the workspace is the task's alone.
+            unsafe { *logits.row(sequence).add(class) = dot(dim, hidden.row(sequence), weight.row(class)) };
+        }
+    });
+    classify(logits, labels, scale).add_to(call, scale)?;
+    // From here on the logits are their gradients.
+    if op.grad.is_some_and(|g| g.weight) {
+        let dw: Matrix = call.output(3)?;
+        call.carry_over(call.input(6)?, dw);
+        let parts = dim.div_ceil(GRAD_COLUMNS);
+        call.workers.for_each(classes * parts, |_, task| {
+            let (class, start) = (task / parts, task % parts * GRAD_COLUMNS);
+            let len = GRAD_COLUMNS.min(dim - start);
+            for sequence in (0..hidden.rows).filter(|&sequence| labels[sequence] >= 0) {
+                // SAFETY: these columns of the class are this task's alone.
+                unsafe {
+                    let gradient = *logits.row(sequence).add(class);
+                    add_scaled(len, gradient, hidden.row(sequence).add(start), dw.row(class).add(start));
+                }
+            }
+        });
+    }
+    if op.grad.is_some() {
+        // Last, because it may be written over `hidden`.
+        let d_hidden: Matrix = call.output(2)?;
+        call.workers.rows(d_hidden.rows, dim * classes, |rows| {
+            for sequence in rows {
+                // SAFETY: the row is this task's alone, and nothing reads `hidden` any more. Zero is all zero bits.
+                unsafe { d_hidden.row(sequence).write_bytes(0, dim) };
+                for class in (0..classes).filter(|_| labels[sequence] >= 0) {
+                    // SAFETY: as above.
+                    unsafe {
+                        let gradient = *logits.row(sequence).add(class);
+                        add_scaled(dim, gradient, weight.row(class), d_hidden.row(sequence));
+                    }
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+/// One for each sequence; below zero where it has none.
+fn labels<'a>(call: &Call<'a>, classes: usize) -> Result<&'a [i32], RuntimeError> {
+    // SAFETY: nobody writes to labels while a step runs.
+    let labels = unsafe { call.input::<i32>(2)?.slice() };
+    match labels.iter().find(|&&label| label >= 0 && label as usize >= classes) {
+        Some(bad) => Err(call.error(format!("label {bad} is none of {classes} classes"))),
+        None => Ok(labels),
+    }
+}
+
+/// Sums up the sequences in their order and puts the logits' gradients in their place.
+fn classify(logits: Matrix, labels: &[i32], scale: f32) -> Found<CLASS_STATS> {
+    let mut found = Found::NOTHING;
+    for (sequence, &label) in labels.iter().enumerate() {
+        // SAFETY: the workspace has a row for every sequence, and nobody else is at work.
+        let row = unsafe { std::slice::from_raw_parts_mut(logits.row(sequence), logits.cols) };
+        if label < 0 {
+            row.fill(0.0);
+            continue;
+        }
+        let label = label as usize;
+        // The first one of equals.
+        let best = (1..row.len()).fold(0, |best, class| if row[class] > row[best] { class } else { best });
+        let (largest, own) = (f64::from(row[best]), f64::from(row[label]));
+        // The largest has the share one of the total. Without it nothing cancels where that share is nearly all.
+        let relative = |logit: f32| (f64::from(logit) - largest).exp();
+        let rest: f64 = row.iter().enumerate().filter(|(class, _)| *class != best).map(|(_, &x)| relative(x)).sum();
+        found.loss += rest.ln_1p() + (largest - own);
+        found.stats[0] += 1.0;
+        found.stats[1] += f64::from(u8::from(best == label));
+        let factor = f64::from(scale) / (1.0 + rest);
+        let others = if best == label { rest } else { 1.0 + rest - relative(row[label]) };
+        for (class, logit) in row.iter_mut().enumerate() {
+            *logit = (factor * if class == label { -others } else { relative(*logit) }) as f32;
         }
     }
     found

@@ -37,10 +37,10 @@ template <typename T> __device__ __forceinline__ void store_four(T* to, const fl
 }
 
 // One block per row. `d_logits` may be the same memory as `logits` when T is float: every thread then
-// overwrites only what it alone has read.
+// overwrites only what it alone has read. `weights` and `nlls` are null where there are none.
 template <bool GRAD, typename T>
-__device__ void loss_rows(const float* logits, T* d_logits, const int* targets, const float* scale_at,
-                          double* row_losses, u32 vocabulary, float cap) {
+__device__ void loss_rows(const float* logits, T* d_logits, const int* targets, const float* weights,
+                          const float* scale_at, double* row_losses, float* nlls, u32 vocabulary, float cap) {
     const u64 start = u64(blockIdx.x) * vocabulary;
     const float* row = logits + start;
     T* d_row = d_logits + start;
@@ -53,7 +53,10 @@ __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, 
             for (u32 i = threadIdx.x * 4; i < wide_end; i += blockDim.x * 4) store_four(d_row + i, zeros);
             for (u32 i = wide_end + threadIdx.x; i < vocabulary; i += blockDim.x) d_row[i] = from_float<T>(0.0f);
         }
-        if (threadIdx.x == 0) row_losses[blockIdx.x] = 0.0;
+        if (threadIdx.x == 0) {
+            row_losses[blockIdx.x] = 0.0;
+            if (nlls != nullptr) nlls[blockIdx.x] = 0.0f;
+        }
         return;
     }
     // Read before anything is overwritten; the reductions' barriers lie between.
@@ -72,10 +75,16 @@ __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, 
     const float max = block_max(softmax.max);
     // A thread that saw nothing has the sum zero.
     const float sum = block_sum(softmax.sum > 0.0f ? softmax.sum * expf(softmax.max - max) : softmax.sum);
-    if (threadIdx.x == 0) row_losses[blockIdx.x] = log(double(sum)) + double(max) - double(own);
+    if (threadIdx.x == 0) {
+        const double nll = log(double(sum)) + double(max) - double(own);
+        row_losses[blockIdx.x] = weights != nullptr ? double(weights[blockIdx.x]) * nll : nll;
+        if (nlls != nullptr) nlls[blockIdx.x] = float(nll);
+    }
     if (!GRAD) return;
 
-    const float scale = *scale_at, factor = scale / sum;
+    // Rounded by name: fused into what follows, a weight of one would not be the same as none.
+    const float scale = weights != nullptr ? __fmul_rn(*scale_at, weights[blockIdx.x]) : *scale_at;
+    const float factor = scale / sum;
     auto gradient = [&](u32 i, float x) {
         // 1 - tanh² by way of the exponential, which loses nothing where tanh is close to one.
         const float tail = expf(-2.0f * fabsf(x) / cap);
@@ -96,16 +105,16 @@ __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, 
 
 #define EXPORT_LOSS_ROWS(suffix, T)                                                                                    \
     PLIMSOLL_EXPORT __launch_bounds__(1024)                                                                            \
-        loss_rows_##suffix(const float* logits, T* d_logits, const int* targets, const float* scale,                   \
-                           double* row_losses, u32 vocabulary, float cap) {                                            \
-        loss_rows<true>(logits, d_logits, targets, scale, row_losses, vocabulary, cap);                                \
+        loss_rows_##suffix(const float* logits, T* d_logits, const int* targets, const float* weights,                 \
+                           const float* scale, double* row_losses, float* nlls, u32 vocabulary, float cap) {           \
+        loss_rows<true>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, cap);                 \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_LOSS_ROWS)
 
 PLIMSOLL_EXPORT __launch_bounds__(1024)
-    loss_rows(const float* logits, float* d_logits, const int* targets, const float* scale, double* row_losses,
-              u32 vocabulary, float cap) {
-    loss_rows<false>(logits, d_logits, targets, scale, row_losses, vocabulary, cap);
+    loss_rows(const float* logits, float* d_logits, const int* targets, const float* weights, const float* scale,
+              double* row_losses, float* nlls, u32 vocabulary, float cap) {
+    loss_rows<false>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, cap);
 }
 
 // One block: loss += scale * sum of the rows' losses, always in the same order.

@@ -34,6 +34,7 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::LastRows(_) => rows::last_rows(call),
         Op::LastRowsGrad(_) => rows::last_rows_grad(call),
         Op::PairLoss(op) => score::pair_loss(op, call),
+        Op::ClassLoss(op) => score::class_loss(op, call),
         Op::Add(_) => elementwise::add(call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::Op;
+use plimsoll_graph::OpRule;
 use plimsoll_plan::{Buffer, Region, Step};
 
 /// The steps in an order in which they may run, those that may share a launch together. Only updates
@@ -33,11 +33,7 @@ pub(crate) fn groups(steps: &[Step]) -> Vec<Vec<&Step>> {
 
 /// What an update takes beside its tensor: `hyper` and `clip`. `None` for steps that are no update.
 fn numbers(step: &Step) -> Option<&[Buffer]> {
-    match step.op {
-        Op::AdamW(_) => step.inputs.get(4..6),
-        Op::Sgd(_) => step.inputs.get(2..4),
-        _ => None,
-    }
+    step.inputs.get(step.op.shared_numbers()?)
 }
 
 /// Whether two updates differ in nothing but their tensors.
@@ -71,7 +67,7 @@ impl Written {
 #[cfg(test)]
 mod tests {
     use plimsoll_graph::ops::{AdamW, Add, Sgd};
-    use plimsoll_graph::{DType, Extent, Phase, Shape, ValueId};
+    use plimsoll_graph::{DType, Extent, Op, Phase, Shape, ValueId};
     use plimsoll_plan::{Lane, Place};
 
     use super::*;
@@ -81,7 +77,7 @@ mod tests {
     fn buffer(place: usize, dtype: DType) -> Buffer {
         let region = Region { place: Place::Device, offset: place * BYTES, bytes: BYTES };
         let shape = Shape::new(&[BYTES / dtype.bytes()]);
-        Buffer { value: ValueId(0), slot: None, region, shape, dtype, extent: Extent::Fixed }
+        Buffer { value: ValueId(0), slot: None, region, shape, storage: dtype.into(), extent: Extent::Fixed }
     }
 
     /// A step whose outputs lie where its first inputs do.

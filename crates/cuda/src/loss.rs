@@ -19,17 +19,24 @@ pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError
     let (targets, scale) = (call.input(2), call.input(3));
     let (loss_before, loss) = (call.input(4), call.output(0));
     call.carry_over(&loss_before, &loss)?;
-    let d_hidden = op.grad.map(|_| call.output(1));
-    let dw = op.grad.filter(|grad| grad.weight).map(|_| call.output(2));
-    if let Some(dw) = dw {
-        call.carry_over(&call.input(5), &dw)?;
+    let weights = op.weights_input().map(|at| call.input(at));
+    if let Some(weights) = weights.filter(|weights| weights.dtype != DType::F32) {
+        return Err(call.unsupported(weights.dtype));
     }
+    let nll = op.nll_output().map(|at| call.output(at));
+    let d_hidden = op.grad_output().map(|at| call.output(at));
+    let dw = op.weight_grad_input().zip(op.grad_output()).map(|(before, at)| (call.input(before), call.output(at + 1)));
+    if let Some((before, dw)) = dw {
+        call.carry_over(&before, &dw)?;
+    }
+    let dw = dw.map(|(_, dw)| dw);
     if hidden.dtype != weight.dtype || type_suffix(hidden.dtype).is_none() {
         return Err(call.unsupported(weight.dtype));
     }
     let chunk_rows = op.chunk_rows(hidden.planned_rows).max(1);
     let scratch = Scratch::new(call, chunk_rows, weight.rows, hidden.dtype, d_hidden.is_some())?;
-    let head = Head { call, hidden, weight, targets, scale, loss, d_hidden, dw, softcap: op.softcap, scratch };
+    let softcap = op.softcap;
+    let head = Head { call, hidden, weight, targets, weights, scale, loss, nll, d_hidden, dw, softcap, scratch };
     for start in (0..hidden.rows).step_by(chunk_rows) {
         head.chunk(start, chunk_rows.min(hidden.rows - start))?;
     }
@@ -68,8 +75,12 @@ struct Head<'a> {
     hidden: Operand,
     weight: Operand,
     targets: Operand,
+    /// What each token's loss weighs; without them, one.
+    weights: Option<Operand>,
     scale: Operand,
     loss: Operand,
+    /// Where each token's negative log-likelihood goes.
+    nll: Option<Operand>,
     d_hidden: Option<Operand>,
     dw: Option<Operand>,
     softcap: Option<f32>,
@@ -138,12 +149,15 @@ impl Head<'_> {
             (Some(_), Some(suffix)) => format!("loss_rows_{suffix}"),
             _ => "loss_rows".to_owned(),
         };
+        let rows_of = |operand: Option<Operand>| operand.map_or(0, |operand| operand.at(start, 0));
         let args = Args::new()
             .ptr(scratch.logits)
             .ptr(scratch.d_logits)
             .ptr(self.targets.at(start, 0))
+            .ptr(rows_of(self.weights))
             .ptr(self.scale.ptr)
             .ptr(row_losses)
+            .ptr(rows_of(self.nll))
             .u32(self.weight.rows as u32)
             .f32(self.softcap.unwrap_or(0.0));
         call.launch(MODULE, &kernel, (rows as u32, 1, 1), ROW_BLOCK, 0, args)?;

@@ -2,7 +2,7 @@
 //! are small, so a launch takes many of them: a table of addresses travels in the kernel's parameters.
 
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
-use plimsoll_graph::{DType, GPU_PARTIAL_ROWS, GPU_UPDATES_PER_LAUNCH, Op};
+use plimsoll_graph::{DType, GPU_PARTIAL_ROWS, GPU_UPDATES_PER_LAUNCH, Op, OpRule};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand, type_suffix};
@@ -153,20 +153,16 @@ impl Update {
     }
 }
 
-/// What an update's rule needs beside the tensors, the same for all tensors of a launch.
+/// What an update's rule needs beside the tensors, the same for all tensors of a launch: `hyper`, `clip`, and numbers of
+/// its own.
 fn with_numbers(args: Args, call: &Call) -> Args {
+    let shared = call.step.op.shared_numbers().into_iter().flatten();
+    let args = shared.fold(args, |args, at| args.ptr(call.input(at).ptr));
     match &call.step.op {
-        Op::AdamW(AdamW { beta1, beta2, eps, weight_decay, .. }) => args
-            .ptr(call.input(4).ptr)
-            .ptr(call.input(5).ptr)
-            .f32((1.0 - beta1) as f32)
-            .f32(*beta2 as f32)
-            .f32((1.0 - beta2) as f32)
-            .f32(*eps)
-            .f32(*weight_decay),
-        Op::Sgd(Sgd { momentum, weight_decay, .. }) => {
-            args.ptr(call.input(2).ptr).ptr(call.input(3).ptr).f32(*momentum).f32(*weight_decay)
+        Op::AdamW(AdamW { beta1, beta2, eps, weight_decay, .. }) => {
+            args.f32((1.0 - beta1) as f32).f32(*beta2 as f32).f32((1.0 - beta2) as f32).f32(*eps).f32(*weight_decay)
         }
+        Op::Sgd(Sgd { momentum, weight_decay, .. }) => args.f32(*momentum).f32(*weight_decay),
         _ => args,
     }
 }
@@ -205,13 +201,6 @@ fn update_rows(updates: &[Update]) -> (Vec<UpdateRow>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn complements_are_those_of_the_decimal() {
-        assert_eq!(complement(0.999), 0.001);
-        assert_eq!(complement(0.9), 0.1);
-        assert_eq!(complement(0.95), 0.05);
-    }
 
     fn gradient(ptr: u64, len: usize) -> Operand {
         Operand { ptr, rows: 1, planned_rows: 1, cols: len, dtype: DType::F32 }

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use crate::autodiff::Backward;
 use crate::ops::*;
 use crate::{BackendTraits, Cost, DType, Extent, GraphError, Node, Role, Shape, Value, ValueId, Work};
@@ -53,6 +55,11 @@ pub trait OpRule {
     fn tensors_per_launch(&self) -> usize {
         1
     }
+    /// For the update of a tensor: the inputs that are not the tensor's own, `hyper` and `clip`. Updates by equal
+    /// operators of different tensors that share these may run in one launch. `None`: not the update of a tensor.
+    fn shared_numbers(&self) -> Option<Range<usize>> {
+        None
+    }
     /// Whether it writes only some columns of its outputs; others write the rest.
     fn writes_some_columns(&self) -> bool {
         false
@@ -107,6 +114,7 @@ operators!(
     LastRows,
     LastRowsGrad,
     PairLoss,
+    ClassLoss,
     Add,
     Dropout,
     GlobalNorm,
@@ -138,6 +146,9 @@ impl OpRule for Op {
     }
     fn tensors_per_launch(&self) -> usize {
         self.rule().tensors_per_launch()
+    }
+    fn shared_numbers(&self) -> Option<Range<usize>> {
+        self.rule().shared_numbers()
     }
     fn writes_some_columns(&self) -> bool {
         self.rule().writes_some_columns()

@@ -16,7 +16,8 @@ pub fn vocab_loss(op: &VocabLoss, inputs: &[&Array]) -> Vec<Array> {
     let (hidden, weight, targets, scale) = (inputs[0], inputs[1], inputs[2], inputs[3].data[0]);
     let mut loss = inputs[4].clone();
     let mut d_hidden = Array::zeros_like(hidden);
-    let mut d_weight = inputs.get(5).map_or_else(|| Array::zeros_like(weight), |d| (*d).clone());
+    let mut d_weight = op.weight_grad_input().map_or_else(|| Array::zeros_like(weight), |at| inputs[at].clone());
+    let mut nll = Array::filled(&[hidden.rows()], 0.0);
     for token in 0..hidden.rows() {
         if targets.data[token] < 0.0 {
             continue;
@@ -25,7 +26,9 @@ pub fn vocab_loss(op: &VocabLoss, inputs: &[&Array]) -> Vec<Array> {
         let logits = logits(hidden.row(token), weight, op.softcap);
         let largest = logits.iter().map(|l| l.0).fold(f64::NEG_INFINITY, f64::max);
         let lse = largest + logits.iter().map(|l| (l.0 - largest).exp()).sum::<f64>().ln();
-        loss.data[0] += scale * (lse - logits[target].0);
+        nll.data[token] = lse - logits[target].0;
+        let scale = scale * op.weights_input().map_or(1.0, |at| inputs[at].data[token]);
+        loss.data[0] += scale * nll.data[token];
         for (word, (logit, slope)) in logits.into_iter().enumerate() {
             let d_logit = scale * ((logit - lse).exp() - f64::from(u8::from(word == target))) * slope;
             add_scaled(d_hidden.row_mut(token), d_logit, weight.row(word));
@@ -33,6 +36,7 @@ pub fn vocab_loss(op: &VocabLoss, inputs: &[&Array]) -> Vec<Array> {
         }
     }
     let mut outputs = vec![loss];
+    outputs.extend(op.nll.then_some(nll));
     if let Some(grad) = op.grad {
         outputs.push(d_hidden);
         outputs.extend(grad.weight.then_some(d_weight));
@@ -59,18 +63,36 @@ mod tests {
     #[test]
     fn gradients_are_the_slopes() {
         let random = &mut Random::new(8);
-        for softcap in [None, Some(0.8)] {
-            let op = VocabLoss::new(softcap, 1);
+        for (softcap, weights, nll) in [(None, false, false), (Some(0.8), false, true), (Some(0.8), true, false)] {
+            let op = VocabLoss { weights, nll, ..VocabLoss::new(softcap, 1) };
             let targets = Array::new(&[4], vec![5.0, -100.0, 0.0, 3.0]);
             let (hidden, weight) = (array(random, &[4, 3]), array(random, &[6, 3]));
-            let inputs = [hidden, weight, targets, Array::filled(&[1], 0.25), Array::filled(&[1], 7.0)];
+            let mut inputs = vec![hidden, weight, targets, Array::filled(&[1], 0.25), Array::filled(&[1], 7.0)];
+            inputs.extend(weights.then(|| Array::new(&[4], vec![1.5, 2.0, 0.0, -0.5])));
             let zero = Array::zeros_like(&inputs[1]);
             let grad_inputs: Vec<&Array> = inputs.iter().chain([&zero]).collect();
             let grad = VocabLoss { grad: Some(LossGrad { weight: true }), ..op.clone() };
             let gradients = vocab_loss(&grad, &grad_inputs);
-            let one = [Array::filled(&[1], 1.0)];
-            check_gradient(&Op::from(op.clone()), &inputs, 0, &one, &gradients[1]);
-            check_gradient(&Op::from(op), &inputs, 1, &one, &gradients[2]);
+            let first = grad.grad_output().expect("gradients");
+            // The loss is what is differentiated; the likelihoods weigh nothing.
+            let upstream = [Array::filled(&[1], 1.0), Array::filled(&[4], 0.0)];
+            check_gradient(&Op::from(op.clone()), &inputs, 0, &upstream, &gradients[first]);
+            check_gradient(&Op::from(op), &inputs, 1, &upstream, &gradients[first + 1]);
         }
+    }
+
+    /// The likelihoods weighed by hand are the loss.
+    #[test]
+    fn the_loss_is_the_weighted_sum_of_the_likelihoods() {
+        let random = &mut Random::new(88);
+        let op = VocabLoss { weights: true, nll: true, ..VocabLoss::new(Some(2.0), 1) };
+        let weights = array(random, &[5]);
+        let targets = Array::new(&[5], vec![5.0, 1.0, -1.0, 0.0, 2.0]);
+        let (hidden, weight) = (array(random, &[5, 3]), array(random, &[6, 3]));
+        let (scale, before) = (Array::filled(&[1], 0.25), Array::filled(&[1], 7.0));
+        let outputs = vocab_loss(&op, &[&hidden, &weight, &targets, &scale, &before, &weights]);
+        let sum: f64 = outputs[1].data.iter().zip(&weights.data).map(|(nll, weight)| nll * weight).sum();
+        assert!((outputs[0].data[0] - 7.0 - 0.25 * sum).abs() < 1e-12);
+        assert_eq!(outputs[1].data.iter().map(|&nll| nll > 0.0).collect::<Vec<_>>(), [true, true, false, true, true]);
     }
 }

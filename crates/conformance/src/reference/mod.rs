@@ -78,6 +78,7 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::LastRows(_) => vec![rows::last_rows(inputs)],
         Op::LastRowsGrad(_) => vec![rows::last_rows_grad(inputs)],
         Op::PairLoss(op) => score::pair_loss(op, inputs),
+        Op::ClassLoss(op) => score::class_loss(op, inputs),
         Op::Add(_) => vec![elementwise::add(inputs)],
         Op::Dropout(op) => vec![elementwise::dropout(op, inputs, masks)],
         Op::GlobalNorm(op) => vec![optimizer::global_norm(op, inputs)],

@@ -1,7 +1,7 @@
-use plimsoll_graph::ops::PairLoss;
+use plimsoll_graph::ops::{ClassLoss, PairLoss};
 
 use super::Array;
-use super::array::dot;
+use super::array::{add_scaled, dot};
 
 pub fn pair_loss(op: &PairLoss, inputs: &[&Array]) -> Vec<Array> {
     let (hidden, weight, cu_seqlens, scale) = (inputs[0], inputs[1], inputs[2], inputs[3].data[0]);
@@ -35,10 +35,38 @@ pub fn pair_loss(op: &PairLoss, inputs: &[&Array]) -> Vec<Array> {
     outputs
 }
 
+pub fn class_loss(op: &ClassLoss, inputs: &[&Array]) -> Vec<Array> {
+    let (hidden, weight, labels, scale) = (inputs[0], inputs[1], inputs[2], inputs[3].data[0]);
+    let (mut loss, mut stats) = (inputs[4].clone(), inputs[5].clone());
+    let mut d_hidden = Array::zeros_like(hidden);
+    let mut d_weight = inputs.get(6).map_or_else(|| Array::zeros_like(weight), |d| (*d).clone());
+    for sequence in (0..hidden.rows()).filter(|&sequence| labels.data[sequence] >= 0.0) {
+        let label = labels.index(sequence);
+        let logits: Vec<f64> = (0..weight.rows()).map(|class| dot(hidden.row(sequence), weight.row(class))).collect();
+        let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let lse = largest + logits.iter().map(|logit| (logit - largest).exp()).sum::<f64>().ln();
+        loss.data[0] += scale * (lse - logits[label]);
+        stats.data[0] += 1.0;
+        let first = logits.iter().position(|&logit| logit == largest);
+        stats.data[1] += f64::from(u8::from(first == Some(label)));
+        for (class, logit) in logits.into_iter().enumerate() {
+            let d_logit = scale * ((logit - lse).exp() - f64::from(u8::from(class == label)));
+            add_scaled(d_hidden.row_mut(sequence), d_logit, weight.row(class));
+            add_scaled(d_weight.row_mut(class), d_logit, hidden.row(sequence));
+        }
+    }
+    let mut outputs = vec![loss, stats];
+    if let Some(grad) = op.grad {
+        outputs.push(d_hidden);
+        outputs.extend(grad.weight.then_some(d_weight));
+    }
+    outputs
+}
+
 #[cfg(test)]
 mod tests {
     use plimsoll_graph::Op;
-    use plimsoll_graph::ops::{LossGrad, PAIR_STATS};
+    use plimsoll_graph::ops::{CLASS_STATS, LossGrad, PAIR_STATS};
 
     use super::super::finite_difference::testing::{array, check_gradient};
     use super::*;
@@ -59,5 +87,24 @@ mod tests {
         let upstream = [Array::filled(&[1], 1.0), Array::filled(&[PAIR_STATS], 0.0)];
         check_gradient(&Op::from(op.clone()), &inputs, 0, &upstream, &gradients[2]);
         check_gradient(&Op::from(op), &inputs, 1, &upstream, &gradients[3]);
+    }
+
+    #[test]
+    fn gradients_over_classes_are_the_slopes() {
+        let random = &mut Random::new(10);
+        for classes in [1, 2, 5] {
+            let op = ClassLoss { grad: None };
+            let labels = Array::new(&[5], (0..5).map(|i| if i == 2 { -1.0 } else { f64::from(i % classes) }).collect());
+            let (hidden, weight) = (array(random, &[5, 3]), array(random, &[classes as usize, 3]));
+            let (scale, loss) = (Array::filled(&[1], 0.25), Array::filled(&[1], 7.0));
+            let inputs = [hidden, weight, labels, scale, loss, Array::filled(&[CLASS_STATS], 1.0)];
+            let zero = Array::zeros_like(&inputs[1]);
+            let grad_inputs: Vec<&Array> = inputs.iter().chain([&zero]).collect();
+            let gradients = class_loss(&ClassLoss { grad: Some(LossGrad { weight: true }) }, &grad_inputs);
+            assert_eq!(gradients[1].data[0], 5.0, "four of five are labelled, one was counted before");
+            let upstream = [Array::filled(&[1], 1.0), Array::filled(&[CLASS_STATS], 0.0)];
+            check_gradient(&Op::from(op.clone()), &inputs, 0, &upstream, &gradients[2]);
+            check_gradient(&Op::from(op), &inputs, 1, &upstream, &gradients[3]);
+        }
     }
 }

@@ -93,6 +93,10 @@ pub struct Options {
     pub embed_dropout: bool,
     pub tied: bool,
     pub softcap: Option<f32>,
+    /// Tokens of different weight, and their likelihoods beside the loss.
+    pub weighted: bool,
+    /// So many classes for each sequence in place of one score; with `score`.
+    pub classes: Option<usize>,
     pub lora: Option<Lora>,
     /// A score for each sequence instead of a distribution over words.
     pub score: bool,
@@ -114,6 +118,8 @@ pub const PLAIN: Options = Options {
     embed_dropout: false,
     tied: false,
     softcap: None,
+    weighted: false,
+    classes: None,
     lora: None,
     score: false,
     all_rows: false,
@@ -162,17 +168,36 @@ pub fn decoder(options: Options, seed: u64) -> Model {
     let scale = m.slot("scale", Role::Input, Tensor::fixed(&[1], vec![1.0 / 7.0]));
     let loss = m.slot("loss", Role::Loss, Tensor::new(&[1], Extent::Fixed, Data::F64(vec![0.0])));
     if options.score {
-        let score = m.parameter("score", &[1, DIM]);
-        let zeros = Tensor::new(&[PAIR_STATS], Extent::Fixed, Data::F64(vec![0.0; PAIR_STATS]));
-        let stats = m.slot("stats", Role::Loss, zeros);
-        m.apply_all::<2>(PairLoss { grad: None }, &[hidden, score, inputs.boundaries, scale, loss, stats]);
+        sequence_loss(&mut m, options, [hidden, inputs.boundaries, scale, loss]);
         return m;
     }
     let head = if options.tied { embedding } else { m.parameter("head", &[VOCAB, DIM]) };
     let targets = m.slot("targets", Role::Input, Tensor::token_ints(vec![4, -100, 0, 12, 7, 7, -100, 3, 1, 5, 5, 5]));
-    let op = VocabLoss { grad: None, ..VocabLoss::new(options.softcap, 2) };
-    m.apply(op, &[hidden, head, targets, scale, loss]);
+    let op = VocabLoss::new(options.softcap, 2);
+    if options.weighted {
+        let weights = (0..ROWS).map(|row| [1.5, 0.0, -0.75, 1.0, 0.25][row % 5]).collect();
+        let weights = m.slot("weights", Role::Input, Tensor::new(&[ROWS], Extent::TOKENS, Data::F32(weights)));
+        let op = VocabLoss { weights: true, nll: true, ..op };
+        m.apply_all::<2>(op, &[hidden, head, targets, scale, loss, weights]);
+    } else {
+        m.apply(op, &[hidden, head, targets, scale, loss]);
+    }
     m
+}
+
+/// Over pairs of sequences, or over their classes.
+fn sequence_loss(m: &mut Model, options: Options, [hidden, boundaries, scale, loss]: [ValueId; 4]) {
+    let weight = m.parameter("score", &[options.classes.unwrap_or(1), DIM]);
+    let zeros = |len: usize| Tensor::new(&[len], Extent::Fixed, Data::F64(vec![0.0; len]));
+    if let Some(classes) = options.classes {
+        let labels = [0, -1, classes as i32 - 1, 1, 0].to_vec();
+        let labels = m.slot("labels", Role::Input, Tensor::new(&[labels.len()], Extent::SEQUENCES, Data::I32(labels)));
+        let stats = m.slot("stats", Role::Loss, zeros(CLASS_STATS));
+        m.apply_all::<2>(ClassLoss { grad: None }, &[hidden, weight, labels, scale, loss, stats]);
+    } else {
+        let stats = m.slot("stats", Role::Loss, zeros(PAIR_STATS));
+        m.apply_all::<2>(PairLoss { grad: None }, &[hidden, weight, boundaries, scale, loss, stats]);
+    }
 }
 
 fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inputs: &Inputs) -> ValueId {

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 
 use plimsoll_conformance::reference::{self, Array, MaskSource, finite_difference};
 use plimsoll_conformance::{Harness, Placement, Suite, Tensor, compare, walk};
-use plimsoll_graph::ops::{Activation, InnerDropout};
+use plimsoll_graph::ops::{Activation, InnerDropout, VocabLoss};
 use plimsoll_graph::{
-    DType, Graph, GraphError, Op, Phase, SlotId, SlotTable, ValueId, differentiate, fuse_backward, fuse_forward,
+    Class, DType, Extent, Graph, GraphError, Op, Phase, Role, Shape, Slot, SlotId, SlotTable, ValueId, differentiate,
+    fuse_backward, fuse_forward,
 };
 
 use crate::decoder::{ACTIVE, Lora, Model, Options, PLAIN, decoder};
@@ -128,6 +129,8 @@ fn every_parameter_of_a_decoder() {
         ("dropout", Options { embed_dropout: true, fused_residual: true, ..PLAIN }),
         ("score head", Options { layers: 2, score: true, ..PLAIN }),
         ("score head, fused residual, bias", Options { fused_residual: true, bias: true, score: true, ..PLAIN }),
+        ("weighted tokens, tied", Options { weighted: true, tied: true, ..PLAIN }),
+        ("classes", Options { layers: 2, score: true, classes: Some(3), ..PLAIN }),
         ("score head, plain MLP", Options { layers: 2, gated: false, score: true, ..PLAIN }),
     ];
     for (seed, (name, options)) in cases.into_iter().enumerate() {
@@ -194,6 +197,10 @@ fn some_parameters_alone() {
     for name in ["score", "final_norm"] {
         check(&format!("score head, only {name}"), &model, &[model.named(name)]);
     }
+    let model = decoder(Options { score: true, classes: Some(4), ..PLAIN }, 403);
+    for name in ["score", "final_norm"] {
+        check(&format!("classes, only {name}"), &model, &[model.named(name)]);
+    }
 }
 
 /// The two weights of a QK-norm learn together or not at all; anything else is refused, never ignored.
@@ -205,6 +212,23 @@ fn one_weight_of_a_head_norm_alone() {
         let refused = differentiate(&mut graph, &mut model.slots.clone(), &[model.named(name)], DType::F32);
         assert!(matches!(refused, Err(GraphError::Invalid { op: "head_norm", .. })), "{name}: {refused:?}");
     }
+}
+
+/// Tokens' likelihoods carry no gradient: a loss that is made of them is refused, never ignored.
+#[test]
+fn a_loss_made_of_likelihoods() {
+    let model = decoder(Options { weighted: true, ..PLAIN }, 404);
+    let (mut graph, mut slots) = (model.graph.clone(), model.slots.clone());
+    let first = graph.nodes.last().expect("the loss").clone();
+    let (shape, storage, extent) = (Shape::new(&[3, 1]), DType::F32.into(), Extent::Fixed);
+    let weight = Slot { name: "second".to_owned(), shape, storage, role: Role::Weight, extent, layer: None };
+    let weight = slots.add(weight).expect("small");
+    let weight = graph.slot(&slots, weight).expect("small");
+    let [loss, nll] = first.outputs[..] else { panic!("the loss and the likelihoods") };
+    let operands = [nll, weight, first.inputs[2], first.inputs[3], loss];
+    graph.apply(VocabLoss::new(None, 1), &operands, "", Class::NONE).expect("a valid operator");
+    let refused = differentiate(&mut graph, &mut slots, &[model.named("head")], DType::F32);
+    assert!(matches!(refused, Err(GraphError::NotDifferentiable { op: "vocab_loss", .. })), "{refused:?}");
 }
 
 #[test]

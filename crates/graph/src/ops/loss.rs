@@ -129,6 +129,11 @@ impl OpRule for VocabLoss {
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let (hidden, weight) = (node.inputs[0], node.inputs[1]);
+        // Gradients are those of the loss; what is computed from `nll` reaches the model as `weights`, if at all.
+        if let Some(nll) = self.nll_output().map(|at| node.outputs[at]).filter(|&nll| pass.grad(nll).is_some()) {
+            let value = pass.value(nll).name.clone();
+            return Err(GraphError::NotDifferentiable { op: self.name(), value });
+        }
         let weight_grad = pass.trainable(weight);
         if !weight_grad && !pass.needs(hidden) {
             return Ok(());

@@ -24,4 +24,4 @@ pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};
-pub use score::{PAIR_STATS, PairLoss};
+pub use score::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};

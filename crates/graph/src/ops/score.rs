@@ -1,8 +1,9 @@
-//! A score for each sequence, from the row of its last token, and the loss of preferring one sequence to another.
+//! Scores for each sequence, from the row of its last token: the loss of preferring one sequence to another, and that of
+//! putting each into one of several classes.
 
 use super::LossGrad;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
-use crate::{BackendTraits, Backward, Class, Extent, GraphError, Node, Role, Value, Work};
+use crate::{BackendTraits, Backward, Class, Extent, GraphError, Node, Product, Role, Value, Work};
 
 /// What `PairLoss` counts: pairs, pairs in which the chosen sequence has the higher score, and the sum of the
 /// differences of the scores.
@@ -30,10 +31,7 @@ impl OpRule for PairLoss {
         expect_shape(self.name(), inputs, 1, &[1, cols])?;
         expect_shape(self.name(), inputs, 2, &[sequences + 1])?;
         expect_shape(self.name(), inputs, 5, &[PAIR_STATS])?;
-        if !matches!(inputs[0].extent, Extent::Sequences(_)) {
-            let reason = format!("the hidden state has a row for each of {:?}", inputs[0].extent);
-            return Err(GraphError::Invalid { op: self.name(), reason });
-        }
+        expect_sequences(self.name(), inputs[0])?;
         let mut outputs = vec![same_as(inputs[4]), same_as(inputs[5])];
         if self.grad.is_some() {
             outputs.push(Value { role: Role::Loss, ..same_as(inputs[0]) });
@@ -83,4 +81,113 @@ impl OpRule for PairLoss {
         let d_hidden = pass.rewrite_root(op, node, parameters, ("d_hidden", Class::NONE))?;
         pass.accumulate(hidden, d_hidden)
     }
+}
+
+/// What `ClassLoss` counts: labelled sequences, and those of them that are right.
+pub const CLASS_STATS: usize = 2;
+
+/// Inputs `hidden [S, D], w [C, D], labels [S] i32, scale [1] f32, loss [1] f64, stats [CLASS_STATS] f64, [dw]`;
+/// outputs `loss + scale·Σ cross entropy, stats, [d_hidden, [dw]]`.
+///
+/// A sequence's logits are `w·hidden[sequence]`. It is right where its label has the highest of them, the first one of
+/// equals. A label below zero counts for nothing, and its row of `d_hidden` is zero.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClassLoss {
+    pub grad: Option<LossGrad>,
+}
+
+impl ClassLoss {
+    fn weight_grad(&self) -> bool {
+        self.grad.is_some_and(|grad| grad.weight)
+    }
+}
+
+impl OpRule for ClassLoss {
+    fn name(&self) -> &'static str {
+        "class_loss"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 6 + usize::from(self.weight_grad()))?;
+        let (sequences, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
+        expect_shape(self.name(), inputs, 1, &[inputs[1].shape.rows(), cols])?;
+        expect_shape(self.name(), inputs, 2, &[sequences])?;
+        expect_shape(self.name(), inputs, 5, &[CLASS_STATS])?;
+        expect_sequences(self.name(), inputs[0])?;
+        if inputs[2].extent != inputs[0].extent {
+            let reason = format!("labels are for {:?}, rows for {:?}", inputs[2].extent, inputs[0].extent);
+            return Err(GraphError::Invalid { op: self.name(), reason });
+        }
+        let mut outputs = vec![same_as(inputs[4]), same_as(inputs[5])];
+        if self.grad.is_some() {
+            outputs.push(Value { role: Role::Loss, ..same_as(inputs[0]) });
+        }
+        outputs.extend(inputs.get(6).map(|dw| same_as(dw)));
+        Ok(outputs)
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        let mut aliases = vec![Alias::Must { output: 0, input: 4 }, Alias::Must { output: 1, input: 5 }];
+        if self.grad.is_some() {
+            aliases.push(Alias::May { output: 2, input: 0 });
+        }
+        if self.weight_grad() {
+            aliases.push(Alias::Must { output: 3, input: 6 });
+        }
+        aliases
+    }
+
+    /// Logits and gradients are products of small matrices.
+    fn work(&self, io: &Io) -> Vec<Work> {
+        let (rows, dim, classes) = (io.inputs[0].shape.rows(), io.inputs[0].shape.cols(), io.inputs[1].shape.rows());
+        let flops = 2.0 * rows as f64 * dim as f64 * classes as f64;
+        let bytes = (io.inputs[0].bytes() + io.inputs[1].bytes()) as f64;
+        let dtype = io.inputs[0].dtype();
+        let product = |shape| Work::Product(Product { flops, bytes, dtype, shape, tokens: rows, low_rank: None });
+        let mut work = vec![product([rows, classes, dim])];
+        if self.grad.is_some() {
+            work.push(product([rows, dim, classes]));
+        }
+        if self.weight_grad() {
+            work.push(product([classes, dim, rows]));
+        }
+        // The logits are written, read, and replaced by their gradient.
+        let logits = (rows * classes * size_of::<f32>()) as f64;
+        work.push(Work::Memory { flops: 0.0, bytes: 3.0 * logits });
+        work
+    }
+
+    fn workspace_role(&self) -> Role {
+        Role::Loss
+    }
+
+    fn launches(&self) -> usize {
+        4
+    }
+
+    /// The logits, then their gradient.
+    fn workspace_bytes(&self, io: &Io, _traits: &BackendTraits) -> usize {
+        io.inputs[0].shape.rows() * io.inputs[1].shape.rows() * size_of::<f32>()
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        let (hidden, weight) = (node.inputs[0], node.inputs[1]);
+        let weight_grad = pass.trainable(weight);
+        if !weight_grad && !pass.needs(hidden) {
+            return Ok(());
+        }
+        let op = ClassLoss { grad: Some(LossGrad { weight: weight_grad }) };
+        let parameters: &[_] = if weight_grad { &[weight] } else { &[] };
+        let d_hidden = pass.rewrite_root(op, node, parameters, ("d_hidden", Class::NONE))?;
+        pass.accumulate(hidden, d_hidden)
+    }
+}
+
+/// Checks that there is a row for each sequence.
+fn expect_sequences(op: &'static str, hidden: &Value) -> Result<(), GraphError> {
+    if matches!(hidden.extent, Extent::Sequences(_)) {
+        return Ok(());
+    }
+    let reason = format!("the hidden state has a row for each of {:?}", hidden.extent);
+    Err(GraphError::Invalid { op, reason })
 }

@@ -1,5 +1,7 @@
 //! Adam with decoupled weight decay.
 
+use std::ops::Range;
+
 use super::HYPER_LEN;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::optimizer::{Optimizer, OptimizerSettings, State, UpdateOperands};
@@ -51,6 +53,10 @@ impl OpRule for AdamW {
 
     fn tensors_per_launch(&self) -> usize {
         GPU_UPDATES_PER_LAUNCH
+    }
+
+    fn shared_numbers(&self) -> Option<Range<usize>> {
+        Some(4..6)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Stochastic gradient descent with momentum.
 
+use std::ops::Range;
+
 use super::HYPER_LEN;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::optimizer::{Optimizer, OptimizerSettings, State, UpdateOperands};
@@ -45,6 +47,10 @@ impl OpRule for Sgd {
 
     fn tensors_per_launch(&self) -> usize {
         GPU_UPDATES_PER_LAUNCH
+    }
+
+    fn shared_numbers(&self) -> Option<Range<usize>> {
+        Some(2..4)
     }
 }
 
