@@ -93,6 +93,8 @@ operators!(
     RmsNormGrad,
     HeadNorm,
     HeadNormGrad,
+    LayerNorm,
+    LayerNormGrad,
     Rope,
     Attention,
     AttentionGrad,
