@@ -4,7 +4,10 @@ use plimsoll_graph::Op;
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::Call;
-use crate::{activation, adapter, attention, elementwise, embedding, linear, loss, norm, optimizer, rope, rows, score};
+use crate::{
+    activation, adapter, attention, elementwise, embedding, layer_norm, linear, loss, norm, optimizer, rope, rows,
+    score,
+};
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
     match &call.step.op {
@@ -16,6 +19,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::RmsNormGrad(op) => norm::rms_norm_grad(op, call),
         Op::HeadNorm(op) => norm::head_norm(op, call),
         Op::HeadNormGrad(op) => norm::head_norm_grad(op, call),
+        Op::LayerNorm(op) => layer_norm::layer_norm(op, call),
+        Op::LayerNormGrad(op) => layer_norm::layer_norm_grad(op, call),
         Op::Rope(op) => rope::rope(op, call),
         Op::Attention(op) => attention::attention(op, call),
         Op::AttentionGrad(op) => attention::attention_grad(op, call),

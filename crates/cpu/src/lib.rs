@@ -17,6 +17,7 @@ mod dispatch;
 mod elementwise;
 mod embedding;
 mod gated_adapters;
+mod layer_norm;
 mod linear;
 mod loss;
 pub mod mask;

@@ -142,7 +142,7 @@ vectorized! {
 }
 
 /// A share's row of the workspace, zeroed; null if no sums are kept.
-fn clear_share(kept: bool, scratch: Matrix, share: usize) -> *mut f32 {
+pub(crate) fn clear_share(kept: bool, scratch: Matrix, share: usize) -> *mut f32 {
     if !kept {
         return std::ptr::null_mut();
     }
@@ -155,7 +155,7 @@ fn clear_share(kept: bool, scratch: Matrix, share: usize) -> *mut f32 {
 ///
 /// # Safety
 /// `total` has `len` elements, and `partial` that many in each of `shares` rows that lie `stride` apart.
-unsafe fn add_shares(total: *mut f32, partial: *const f32, shares: usize, len: usize, stride: usize) {
+pub(crate) unsafe fn add_shares(total: *mut f32, partial: *const f32, shares: usize, len: usize, stride: usize) {
     for share in 0..shares {
         let row = partial.wrapping_add(share * stride);
         // SAFETY: the caller vouches for both.

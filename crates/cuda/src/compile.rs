@@ -30,6 +30,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "gated_adapters_bf16.cu",
     "gated_adapters_f16.cu",
     "gated_adapters_plain.cu",
+    "layer_norm.cu",
     "linear.cu",
     "loss.cu",
     "low_rank.cu",

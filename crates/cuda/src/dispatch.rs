@@ -7,7 +7,8 @@ use plimsoll_runtime::{Active, RuntimeError};
 use crate::call::Call;
 use crate::device::Device;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, grouping, linear, loss, norm, optimizer, rope, rows, score,
+    activation, adapter, attention, elementwise, embedding, grouping, layer_norm, linear, loss, norm, optimizer, rope,
+    rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -20,6 +21,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::RmsNormGrad(op) => norm::rms_norm_grad(op, call),
         Op::HeadNorm(op) => norm::head_norm(op, call),
         Op::HeadNormGrad(op) => norm::head_norm_grad(op, call),
+        Op::LayerNorm(op) => layer_norm::layer_norm(op, call),
+        Op::LayerNormGrad(op) => layer_norm::layer_norm_grad(op, call),
         Op::Rope(op) => rope::rope(op, call),
         Op::Attention(op) => attention::attention(op, call),
         Op::AttentionGrad(op) => attention::attention_grad(op, call),

@@ -29,6 +29,7 @@ mod embedding;
 mod error;
 mod gated_adapters;
 mod grouping;
+mod layer_norm;
 mod library;
 mod linear;
 mod loss;

@@ -166,12 +166,12 @@ pub(crate) fn head_norm_grad(op: &HeadNormGrad, call: &Call) -> Result<(), Runti
 }
 
 /// The address of an optional operand; null if there is none.
-fn address(operand: Option<Operand>) -> u64 {
+pub(crate) fn address(operand: Option<Operand>) -> u64 {
     operand.map_or(0, |operand| operand.ptr)
 }
 
 /// Scratch for `parts` rows of sums; null where none are kept.
-fn partial_sums(call: &Call, parts: usize, cols: usize) -> Result<u64, RuntimeError> {
+pub(crate) fn partial_sums(call: &Call, parts: usize, cols: usize) -> Result<u64, RuntimeError> {
     let ((at, planned), needed) = (call.workspace(), parts * cols * size_of::<f32>());
     if needed > planned {
         return Err(call.error(format!("needs {needed} bytes of workspace, {planned} were planned")));
@@ -180,7 +180,7 @@ fn partial_sums(call: &Call, parts: usize, cols: usize) -> Result<u64, RuntimeEr
 }
 
 /// `total += Σ partial`, whose rows lie `stride` apart.
-fn add_partial_sums(
+pub(crate) fn add_partial_sums(
     call: &Call,
     total: &Operand,
     partial: u64,

@@ -100,6 +100,8 @@ operators!(
     RmsNormGrad,
     HeadNorm,
     HeadNormGrad,
+    LayerNorm,
+    LayerNormGrad,
     Rope,
     Attention,
     AttentionGrad,

@@ -79,7 +79,7 @@ fn cosine(from: f64, to: f64, t: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn check(decay: Shape, warmup: u64, last: f64, expected: &[(u64, f64)]) {
+    fn check(decay: Decay, warmup: u64, last: f64, expected: &[(u64, f64)]) {
         let rate = LearningRate { peak: 2.0, decay, warmup, total: 100, last };
         for &(step, value) in expected {
             assert!((rate.at(step) - value).abs() < 1e-9, "{decay:?} at {step}: {} instead of {value}", rate.at(step));

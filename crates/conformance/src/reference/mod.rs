@@ -9,6 +9,7 @@ mod attention;
 mod elementwise;
 mod embedding;
 mod finite_difference;
+mod layer_norm;
 mod linear;
 mod loss;
 mod norm;
@@ -64,6 +65,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::RmsNormGrad(op) => norm::rms_norm_grad(op, inputs),
         Op::HeadNorm(op) => norm::head_norm(op, inputs),
         Op::HeadNormGrad(op) => norm::head_norm_grad(op, inputs),
+        Op::LayerNorm(op) => layer_norm::layer_norm(op, inputs),
+        Op::LayerNormGrad(op) => layer_norm::layer_norm_grad(op, inputs),
         Op::Rope(op) => vec![rope::rope(op, inputs)],
         Op::Attention(op) => attention::attention(op, inputs),
         Op::AttentionGrad(op) => vec![attention::attention_grad(op, inputs)],

@@ -81,6 +81,8 @@ pub struct Options {
     /// Queries, keys and values by three products into one row.
     pub split_qkv: bool,
     pub qk_norm: bool,
+    /// Norms with mean and bias, except where they take in the residual sum.
+    pub layer_norm: bool,
     /// What is added to the weights of norms.
     pub norm_offset: f32,
     /// Columns of each head that turn with the position.
@@ -109,6 +111,7 @@ pub const PLAIN: Options = Options {
     bias: false,
     split_qkv: false,
     qk_norm: false,
+    layer_norm: false,
     norm_offset: 0.0,
     rotated: HEADS.head_dim,
     window: None,
@@ -158,9 +161,7 @@ pub fn decoder(options: Options, seed: u64) -> Model {
     for layer in 0..options.layers {
         x = decoder_layer(&mut m, options, layer, x, &inputs);
     }
-    let weight = m.parameter("final_norm", &[DIM]);
-    let norm = RmsNorm { offset: options.norm_offset, ..RmsNorm::new(1e-3) };
-    let [hidden, _rstd] = m.apply_all(norm, &[x, weight]);
+    let hidden = norm(&mut m, options, "final_norm", x);
     let hidden = match options.score && options.all_rows {
         true => m.apply(LastRows, &[hidden, inputs.boundaries]),
         false => hidden,
@@ -200,12 +201,23 @@ fn sequence_loss(m: &mut Model, options: Options, [hidden, boundaries, scale, lo
     }
 }
 
+/// A norm by itself, with its parameters.
+fn norm(m: &mut Model, options: Options, name: &str, x: ValueId) -> ValueId {
+    let weight = m.parameter(name, &[DIM]);
+    if options.layer_norm {
+        let bias = m.parameter(&format!("{name}_bias"), &[DIM]);
+        let [normed, _mean, _rstd] = m.apply_all(LayerNorm { eps: 1e-3, weight: true, bias: true }, &[x, weight, bias]);
+        return normed;
+    }
+    let op = RmsNorm { offset: options.norm_offset, ..RmsNorm::new(1e-3) };
+    let [normed, _rstd] = m.apply_all(op, &[x, weight]);
+    normed
+}
+
 fn decoder_layer(m: &mut Model, options: Options, layer: usize, x: ValueId, inputs: &Inputs) -> ValueId {
     let name = |part: &str| format!("{part}.{layer}");
     m.graph.set_layer(Some(layer as u32));
-    let norm = |residual| RmsNorm { offset: options.norm_offset, residual, ..RmsNorm::new(1e-3) };
-    let weight = m.parameter(&name("attention_norm"), &[DIM]);
-    let [normed, _rstd] = m.apply_all(norm(false), &[x, weight]);
+    let normed = norm(m, options, &name("attention_norm"), x);
     let mut qkv = project_qkv(m, options, layer, normed, inputs);
     if options.qk_norm {
         let weights =
@@ -235,15 +247,15 @@ fn rest_of_layer(
     inputs: &Inputs,
 ) -> ValueId {
     let name = |part: &str| format!("{part}.{layer}");
-    let norm = |residual| RmsNorm { offset: options.norm_offset, residual, ..RmsNorm::new(1e-3) };
-    let weight = m.parameter(&name("mlp_norm"), &[DIM]);
     let (x, normed) = if options.fused_residual {
+        let weight = m.parameter(&name("mlp_norm"), &[DIM]);
+        let op = RmsNorm { offset: options.norm_offset, residual: true, ..RmsNorm::new(1e-3) };
         let out = linear(m, options, &name("o"), attended, DIM, None, inputs);
-        let [x, normed, _rstd] = m.apply_all(norm(true), &[x, out, weight]);
+        let [x, normed, _rstd] = m.apply_all(op, &[x, out, weight]);
         (x, normed)
     } else {
         let x = linear(m, options, &name("o"), attended, DIM, Some(x), inputs);
-        let [normed, _rstd] = m.apply_all(norm(false), &[x, weight]);
+        let normed = norm(m, options, &name("mlp_norm"), x);
         (x, normed)
     };
     let activated = if options.gated {

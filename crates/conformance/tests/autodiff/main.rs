@@ -123,6 +123,7 @@ fn every_parameter_of_a_decoder() {
         ("QK-norm, window", Options { qk_norm: true, window: Some(2), ..PLAIN }),
         ("1 + w norms", Options { norm_offset: 1.0, qk_norm: true, ..PLAIN }),
         ("1 + w norms, fused residual", Options { norm_offset: 1.0, fused_residual: true, ..PLAIN }),
+        ("layer norms", Options { layers: 2, layer_norm: true, gated: false, bias: true, ..PLAIN }),
         ("partial rotary", Options { rotated: 2, qk_norm: true, ..PLAIN }),
         ("GeGLU, soft cap", Options { activation: Activation::Gelu, softcap: Some(1.5), ..PLAIN }),
         ("plain MLP, tied", Options { gated: false, activation: Activation::GeluTanh, tied: true, ..PLAIN }),
@@ -192,6 +193,10 @@ fn some_parameters_alone() {
     for names in sets {
         let trainable: Vec<ValueId> = names.iter().map(|n| model.named(n)).collect();
         check(&format!("only {names:?}"), &model, &trainable);
+    }
+    let model = decoder(Options { layer_norm: true, ..PLAIN }, 403);
+    for name in ["mlp_norm.0", "attention_norm.0_bias", "embedding"] {
+        check(&format!("layer norms, only {name}"), &model, &[model.named(name)]);
     }
     let model = decoder(Options { score: true, ..PLAIN }, 402);
     for name in ["score", "final_norm"] {

@@ -88,6 +88,12 @@ fn norm_cases() -> Vec<Case> {
             let op = RmsNormGrad { weight, offset: 1.0, weight_grad: weight, accumulate: flag };
             cases.push(case(op, [vec![rows(70), rows(1), rows(70)], w(70), so_far, w(70)].concat()));
         }
+        let op = LayerNorm { eps: 1e-5, weight, bias: weight };
+        cases.push(case(op, [vec![rows(70)], w(70), w(70)].concat()));
+        let op = LayerNormGrad { weight, accumulate: weight, weight_grad: weight, bias_grad: true };
+        let so_far = if weight { vec![rows(70)] } else { vec![] };
+        let statistics = vec![rows(70), rows(1), rows(1), rows(70)];
+        cases.push(case(op, [statistics, w(70), so_far, w(70), vec![fixed(&[70])]].concat()));
         let cols = HEADS.fused_cols();
         let both = [w(24), w(24)].concat();
         let op = HeadNorm { heads: HEADS, eps: 1e-5, weight, offset: 1.0 };

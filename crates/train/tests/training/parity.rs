@@ -1,7 +1,7 @@
 //! Small random models against Hugging Face transformers and PEFT: loss, gradients, ten updates.
 //! The fixtures are made by `fixtures/make_parity.py`.
 
-use plimsoll_data::{Example, ExampleRef, pack};
+use plimsoll_data::{Example, ExampleRef};
 use plimsoll_graph::DType;
 use plimsoll_models::{Lora, Recipe, Targets};
 use plimsoll_train::Session;
@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use crate::support::{fixture, json, on_cuda, recipe, session, tensors};
 
-const FAMILIES: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
+const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "gemma2"];
 const MAX_LENGTH: usize = 24;
 
 /// The batch as next-token targets: `labels[i + 1]` belongs to position `i`.
@@ -22,7 +22,7 @@ fn examples(family: &str) -> Vec<Example> {
     let example = |sequence: &Json| {
         let (ids, labels) = (numbers(&sequence["input_ids"]), numbers(&sequence["labels"]));
         let next = labels[1..].iter().copied().chain([-100]);
-        Example { tokens: ids.iter().map(|&t| t as u32).collect(), targets: next.map(|t| t as i32).collect() }
+        Example { tokens: ids.iter().map(|&t| t as u32).collect(), targets: next.map(|t| t as i32).collect(), ..Example::default() }
     };
     sequences.iter().map(example).collect()
 }
@@ -50,7 +50,7 @@ fn check(family: &str, kind: &str, mut session: Session) {
     let expected = json(&fixture(family).join(format!("{kind}.json")));
     let examples = examples(family);
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
-    let batches = pack(&views, MAX_LENGTH, session.capacity()).expect("fits");
+    let batches = session.pack(&views).expect("fits");
     let losses: Vec<f64> =
         expected["losses"].as_array().expect("losses").iter().map(|l| l.as_f64().expect("a loss")).collect();
 
@@ -76,13 +76,13 @@ fn check_gradients(family: &str, kind: &str, session: &Session) {
     for parameter in session.parameters().to_vec().iter().filter(|p| p.trainable) {
         let gradient = session.gradient(&parameter.name).expect("readable").expect("trained");
         let cols = parameter.shape.elements() / parameter.shape.rows();
-        for part in &parameter.parts {
-            let found = &gradient[part.first_row * cols..][..part.shape.elements()];
-            let wanted = &expected[&part.name];
+        for tensor in &parameter.tensors {
+            let found = &gradient[tensor.first_row * cols..][..tensor.shape.elements()];
+            let wanted = &expected[&tensor.name];
             let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|v| v * v).sum::<f64>().sqrt();
             let size = norm(&mut wanted.iter().map(|&w| f64::from(w)));
             let off = norm(&mut found.iter().zip(wanted).map(|(&f, &w)| f64::from(f) - f64::from(w)));
-            assert!(off <= 1e-4 * size, "{family} {kind}: gradient of {} is off by {:.1e}", part.name, off / size);
+            assert!(off <= 1e-4 * size, "{family} {kind}: gradient of {} is off by {:.1e}", tensor.name, off / size);
             compared += 1;
         }
     }
@@ -113,7 +113,7 @@ fn packed_equals_padded() {
             let mut session =
                 session(family, recipe(None), 6, MAX_LENGTH, |s| s.pins.micro_batch_tokens = Some(tokens));
             let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
-            let batches = pack(&views, MAX_LENGTH, session.capacity()).expect("fits");
+            let batches = session.pack(&views).expect("fits");
             let loss = session.accumulate(&batches, 1).expect("runs");
             let wanted = expected["loss"].as_f64().expect("a loss");
             assert!(relative(loss, wanted) < 1e-5, "{family}, {tokens} tokens: {loss} instead of {wanted}");

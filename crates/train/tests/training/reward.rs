@@ -1,22 +1,27 @@
 //! A model with a score head against transformers and PEFT: loss, gradients, ten updates, the exported folders.
 
+use std::sync::Arc;
+
 use plimsoll_cpu::CpuBackend;
 use plimsoll_data::{Example, ExampleRef, NO_LOSS};
-use plimsoll_graph::Target;
-use plimsoll_models::{Head, Lora, ParameterKind, Recipe, Targets};
+use plimsoll_graph::BackendTraits;
+use plimsoll_models::{Lora, ParameterKind, Recipe, Targets};
 use plimsoll_plan::{Budgets, DeviceProfile, Region, Step};
 use plimsoll_runtime::{Active, Backend, RuntimeError};
-use plimsoll_train::{DataMemory, Model, Prepared, Session, Spec, TrainError, bench, export, prepare};
+use plimsoll_train::{
+    DataMemory, Model, PackedUpdate, Prepared, Reward, Session, Spec, TrainError, bench, export, prepare,
+};
 use serde_json::Value as Json;
 
-use crate::support::{THREADS, fixture, json, recipe, session, spec, start, tensors};
+use crate::support::{THREADS, fixture, json, recipe, session, spec_for, start, tensors};
 
 const FIXTURE: &str = "reward";
 const SEQUENCES: usize = 6;
 const MAX_LENGTH: usize = 24;
 
-fn scored(lora: Option<Lora>) -> Recipe {
-    Recipe { head: Head::Score, ..recipe(lora) }
+/// A reward model of a recipe.
+fn scored(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
+    spec_for(Arc::new(Reward), model, recipe, sequences, max_length)
 }
 
 fn lora() -> Lora {
@@ -32,7 +37,10 @@ fn lora() -> Lora {
 
 fn scored_session(recipe: Recipe, change: impl Fn(&mut Spec)) -> Session {
     let adapted = recipe.lora.is_some();
-    let mut session = session(FIXTURE, recipe, SEQUENCES, MAX_LENGTH, change);
+    let mut session = session(FIXTURE, recipe, SEQUENCES, MAX_LENGTH, |spec| {
+        spec.task = Arc::new(Reward);
+        change(spec);
+    });
     if adapted {
         session.load_adapters(&fixture(FIXTURE).join("lora_init")).expect("adapters");
     }
@@ -45,13 +53,13 @@ fn examples() -> Vec<Example> {
     let side = |ids: &Json| {
         let ids = ids.as_array().expect("a list").iter();
         let tokens: Vec<u32> = ids.map(|t| t.as_u64().expect("a token") as u32).collect();
-        Example { targets: vec![NO_LOSS; tokens.len()], tokens }
+        Example { targets: vec![NO_LOSS; tokens.len()], tokens, ..Example::default() }
     };
     let pairs = batch["pairs"].as_array().expect("pairs");
     pairs.iter().flat_map(|pair| [side(&pair["chosen"]), side(&pair["rejected"])]).collect()
 }
 
-fn packed(session: &Session) -> Vec<plimsoll_data::MicroBatch> {
+fn packed(session: &mut Session) -> PackedUpdate {
     let examples = examples();
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
     session.pack(&views).expect("fits")
@@ -68,7 +76,7 @@ fn relative(found: f64, expected: f64) -> f64 {
 fn check(kind: &str, mut session: Session) {
     let expected = json(&fixture(FIXTURE).join(format!("{kind}.json")));
     let losses: Vec<f64> = expected["losses"].as_array().expect("losses").iter().map(number).collect();
-    let batches = packed(&session);
+    let batches = packed(&mut session);
     let loss = session.accumulate(&batches, 1).expect("runs");
     assert!(relative(loss, losses[0]) < 1e-5, "{kind}: loss {loss} instead of {}", losses[0]);
     check_gradients(kind, &session);
@@ -91,8 +99,8 @@ fn check_gradients(kind: &str, session: &Session) {
         let gradient = session.gradient(&parameter.name).expect("readable").expect("trained");
         let cols = parameter.shape.elements() / parameter.shape.rows();
         // Beside an adapter, PEFT names the head as part of the adapted model.
-        let wrapped = kind == "lora" && parameter.kind == ParameterKind::Score;
-        for part in &parameter.parts {
+        let wrapped = kind == "lora" && parameter.kind == ParameterKind::Head;
+        for part in &parameter.tensors {
             let name = if wrapped { format!("base_model.model.{}", part.name) } else { part.name.clone() };
             let found = &gradient[part.first_row * cols..][..part.shape.elements()];
             let wanted = &expected[&name];
@@ -108,12 +116,12 @@ fn check_gradients(kind: &str, session: &Session) {
 
 #[test]
 fn full_training_follows_transformers() {
-    check("full", scored_session(scored(None), |_| {}));
+    check("full", scored_session(recipe(None), |_| {}));
 }
 
 #[test]
 fn lora_follows_peft() {
-    check("lora", scored_session(scored(Some(lora())), |_| {}));
+    check("lora", scored_session(recipe(Some(lora())), |_| {}));
 }
 
 /// Whatever the micro-batch, as long as it holds a pair; accuracy and margin included.
@@ -121,14 +129,14 @@ fn lora_follows_peft() {
 fn pairs_may_be_binned_in_any_way() {
     let expected = json(&fixture(FIXTURE).join("full.json"));
     for tokens in [2 * MAX_LENGTH, 2 * MAX_LENGTH + 7, 6 * MAX_LENGTH] {
-        let mut session = scored_session(scored(None), |s| s.pins.micro_batch_tokens = Some(tokens));
-        let batches = packed(&session);
+        let mut session = scored_session(recipe(None), |s| s.pins.micro_batch_tokens = Some(tokens));
+        let batches = packed(&mut session);
         let result = session.update(&batches, 1, 1e-3).expect("runs");
         assert!(relative(result.loss, number(&expected["loss"])) < 1e-5, "{tokens} tokens: {}", result.loss);
-        let pairs = result.pairs.expect("counted");
-        assert!((pairs.accuracy - number(&expected["accuracy"])).abs() < 1e-12, "{tokens} tokens: {pairs:?}");
-        assert!((pairs.margin - number(&expected["margin"])).abs() < 1e-5, "{tokens} tokens: {pairs:?}");
-        assert_eq!(result.sequences, SEQUENCES);
+        let metric = |name: &str| result.metrics.get(name).expect("counted");
+        assert!((metric("accuracy") - number(&expected["accuracy"])).abs() < 1e-12, "{tokens} tokens: {result:?}");
+        assert!((metric("margin") - number(&expected["margin"])).abs() < 1e-5, "{tokens} tokens: {result:?}");
+        assert_eq!(result.amounts.sequences, SEQUENCES as u64);
     }
 }
 
@@ -147,14 +155,14 @@ fn bits(session: &mut Session) -> Vec<u32> {
 #[test]
 fn the_plan_does_not_matter() {
     let with_dropout = Lora { dropout: 0.2, ..lora() };
-    for recipe in [scored(None), scored(Some(with_dropout))] {
+    for recipe in [recipe(None), recipe(Some(with_dropout))] {
         let train = |classes: &[(&str, usize)]| {
             let recompute = classes.iter().map(|(c, k)| ((*c).to_owned(), *k)).collect();
             let mut session = scored_session(recipe.clone(), |s| {
                 s.pins.micro_batch_tokens = Some(2 * MAX_LENGTH);
                 s.pins.recompute = Some(std::collections::BTreeMap::clone(&recompute));
             });
-            let batches = packed(&session);
+            let batches = packed(&mut session);
             let losses: Vec<f64> =
                 (1..=3).map(|step| session.update(&batches, step, 1e-3).expect("runs").loss).collect();
             (losses, bits(&mut session))
@@ -172,8 +180,8 @@ impl Backend for WholeShapes {
     fn name(&self) -> &str {
         self.0.name()
     }
-    fn target(&self) -> Target {
-        self.0.target()
+    fn traits(&self) -> BackendTraits {
+        self.0.traits()
     }
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
         self.0.allocate(bytes)
@@ -202,17 +210,17 @@ fn filling_up_does_not_count() {
     let folder = fixture(FIXTURE).join("model");
     for tokens in [2 * MAX_LENGTH, 5 * MAX_LENGTH, 8 * MAX_LENGTH + 3] {
         let model = Model::find(folder.to_str().expect("UTF-8")).expect("a model folder");
-        let mut spec = spec(model, scored(None), SEQUENCES, MAX_LENGTH);
+        let mut spec = scored(model, recipe(None), SEQUENCES, MAX_LENGTH);
         spec.pins.micro_batch_tokens = Some(tokens);
         let device = DeviceProfile::cpu(THREADS, 8 << 30, 100e9, 50e9, 20e9);
         let budgets = Budgets { gpu_bytes: 0, host_bytes: 8 << 30 };
         let backend = Box::new(WholeShapes(CpuBackend::new(Some(THREADS))));
         let mut session = prepare(&spec, backend, &device, budgets, &DataMemory::none(), false).expect("fits").session;
-        let batches = packed(&session);
+        let batches = packed(&mut session);
         let result = session.update(&batches, 1, 1e-3).expect("runs");
         assert!(relative(result.loss, number(&expected["loss"])) < 1e-5, "{tokens} tokens: {}", result.loss);
         assert!(relative(result.grad_norm, number(&expected["grad_norm"])) < 1e-4, "{tokens} tokens");
-        let accuracy = result.pairs.expect("counted").accuracy;
+        let accuracy = result.metrics.get("accuracy").expect("counted");
         assert!((accuracy - number(&expected["accuracy"])).abs() < 1e-12, "{tokens} tokens: {accuracy}");
     }
 }
@@ -220,15 +228,15 @@ fn filling_up_does_not_count() {
 /// A model that was trained to speak has no score head; it gets one, and the rest is its own.
 #[test]
 fn a_language_model_gets_a_new_head() {
-    let mut session = session("llama", scored(None), SEQUENCES, MAX_LENGTH, |_| {});
-    let score = session.parameters().iter().find(|p| p.kind == ParameterKind::Score).expect("a head").clone();
+    let mut session = session("llama", recipe(None), SEQUENCES, MAX_LENGTH, |spec| spec.task = Arc::new(Reward));
+    let score = session.parameters().iter().find(|p| p.kind == ParameterKind::Head).expect("a head").clone();
     let mut drawn = vec![0f32; score.shape.elements()];
     session.executor().read_slot(score.slot, &mut drawn).expect("readable");
     let spread = (drawn.iter().map(|x| x * x).sum::<f32>() / drawn.len() as f32).sqrt();
     assert!((0.01..0.04).contains(&spread), "{spread}");
-    assert!(session.parameters().iter().all(|p| p.parts.iter().all(|part| !part.name.starts_with("lm_head"))));
+    assert!(session.parameters().iter().all(|p| p.tensors.iter().all(|tensor| !tensor.name.starts_with("lm_head"))));
     assert!(session.has_new_head());
-    assert!(!scored_session(scored(None), |_| {}).has_new_head());
+    assert!(!scored_session(recipe(None), |_| {}).has_new_head());
     let refused = session.sample(&[vec![5, 6]], None, 3);
     assert!(matches!(refused, Err(TrainError::NoText)));
 }
@@ -243,7 +251,7 @@ fn exported_folders_come_back() {
         session.accumulate(&batches, 2).expect("runs")
     };
 
-    let mut trained = scored_session(scored(None), |_| {});
+    let mut trained = scored_session(recipe(None), |_| {});
     let loss = step(&mut trained);
     let full = folder.path().join("full");
     export(&mut trained, &full, &[]).expect("written");
@@ -251,19 +259,21 @@ fn exported_folders_come_back() {
     assert_eq!(config["architectures"][0], "Qwen2ForSequenceClassification");
     assert_eq!((&config["id2label"]["0"], &config["pad_token_id"]), (&"LABEL_0".into(), &0.into()));
     let model = Model::find(full.to_str().expect("UTF-8")).expect("a model");
-    let mut again = start(&spec(model, scored(None), SEQUENCES, MAX_LENGTH), false).session;
-    assert_eq!(again.accumulate(&packed(&again), 2).expect("runs"), loss);
+    let mut again = start(&scored(model, recipe(None), SEQUENCES, MAX_LENGTH), false).session;
+    let batches = packed(&mut again);
+    assert_eq!(again.accumulate(&batches, 2).expect("runs"), loss);
 
-    let mut trained = scored_session(scored(Some(lora())), |_| {});
+    let mut trained = scored_session(recipe(Some(lora())), |_| {});
     let loss = step(&mut trained);
     let adapter = folder.path().join("adapter");
     export(&mut trained, &adapter, &[]).expect("written");
     let config = json(&adapter.join("adapter_config.json"));
     assert_eq!((&config["task_type"], &config["modules_to_save"][0]), (&"SEQ_CLS".into(), &"score".into()));
     assert!(tensors(&adapter.join("adapter_model.safetensors")).contains_key("base_model.model.score.weight"));
-    let mut again = scored_session(scored(Some(lora())), |_| {});
+    let mut again = scored_session(recipe(Some(lora())), |_| {});
     again.load_adapters(&adapter).expect("adapters");
-    assert_eq!(again.accumulate(&packed(&again), 2).expect("runs"), loss);
+    let batches = packed(&mut again);
+    assert_eq!(again.accumulate(&batches, 2).expect("runs"), loss);
 }
 
 #[test]
@@ -273,7 +283,7 @@ fn bench_makes_pairs() {
         "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 61,
     });
     let model = Model::from_shape(shape).expect("valid");
-    let mut prepared: Prepared = start(&spec(model, scored(Some(lora())), 8, 16), false);
+    let mut prepared: Prepared = start(&scored(model, recipe(Some(lora())), 8, 16), false);
     let report = bench(&mut prepared, 8, 2, 1e-3, std::time::Instant::now(), &mut |_, _| {}).expect("runs");
     assert!((report.loss_first - std::f64::consts::LN_2).abs() < 0.2, "{report:?}");
     assert_eq!(report.micro_batch_tokens % 32, 0, "{report:?}");

@@ -33,7 +33,7 @@ fn examples() -> Vec<Example> {
         .map(|i| {
             let tokens: Vec<u32> = (0..=(7 + 6 * i)).map(|_| next() % 131).collect();
             let targets = tokens[1..].iter().map(|&t| t as i32).collect();
-            Example { tokens: tokens[..tokens.len() - 1].to_vec(), targets }
+            Example { tokens: tokens[..tokens.len() - 1].to_vec(), targets, ..Example::default() }
         })
         .collect()
 }
@@ -41,16 +41,16 @@ fn examples() -> Vec<Example> {
 struct Trained {
     losses: Vec<f64>,
     weights: Vec<u32>,
-    arena_bytes: usize,
+    arena_bytes: u64,
 }
 
 fn train(spec: &Spec, paranoid: bool) -> Trained {
     let mut prepared = start(spec, paranoid);
-    let arena_bytes = prepared.chosen.plan.arena_bytes;
+    let arena_bytes = prepared.report.layout.arena_bytes;
     let session = &mut prepared.session;
     let examples = examples();
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
-    let batches = pack(&views, MAX_LENGTH, session.capacity()).expect("fits");
+    let batches = session.pack(&views).expect("fits");
     let losses = (1..=STEPS).map(|step| session.update(&batches, step, 3e-3).expect("runs").loss).collect();
     let slots: Vec<(SlotId, usize)> = session.parameters().iter().map(|p| (p.slot, p.shape.elements())).collect();
     let mut weights = Vec::new();

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use plimsoll_cpu::CpuBackend;
 use plimsoll_cuda::CudaBackend;
-use plimsoll_graph::DType;
-use plimsoll_models::{Head, Lora, OptimizerKind, Recipe};
+use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
+use plimsoll_models::{Lora, ParameterGroup, Recipe};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins, known_device};
 use plimsoll_runtime::Backend;
-use plimsoll_train::{DataMemory, Model, Prepared, Session, Spec, prepare};
+use plimsoll_train::{DataMemory, Language, Model, Prepared, Session, Spec, Task, prepare};
 use serde_json::Value as Json;
 
 pub const THREADS: usize = 2;
@@ -31,20 +32,23 @@ pub fn tensors(path: &Path) -> HashMap<String, Vec<f32>> {
 }
 
 pub fn recipe(lora: Option<Lora>) -> Recipe {
-    Recipe {
-        head: Head::Vocabulary,
-        lora,
-        freeze: Vec::new(),
-        optimizer: OptimizerKind::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 },
-        clip: Some(1.0),
-        compute: DType::F32,
-        state: DType::F32,
-        master: false,
-    }
+    let (clip, compute) = (Some(1.0), DType::F32);
+    Recipe { lora, freeze: Vec::new(), groups: trained_by("adamw"), clip, compute, master: false }
+}
+
+/// All parameters by one optimizer.
+pub fn trained_by(name: &str) -> Vec<ParameterGroup> {
+    let settings = OptimizerSettings { weight_decay: 0.01, momentum: 0.9, ..OptimizerSettings::default() };
+    vec![ParameterGroup::rest(optimizer_named(name, &settings).expect("there is one"))]
 }
 
 pub fn spec(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
-    Spec { model, recipe, sequences, tokens: None, max_length, goal: Goal::Fastest, pins: Pins::default(), seed: 7 }
+    spec_for(Arc::new(Language::sft()), model, recipe, sequences, max_length)
+}
+
+pub fn spec_for(task: Arc<dyn Task>, model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
+    let (goal, pins, seed) = (Goal::Fastest, Pins::default(), 7);
+    Spec { model, task, recipe, sequences, tokens: None, max_length, goal, pins, seed }
 }
 
 /// Set to a card's number, such as `0`, everything here runs on that card instead of the CPU.
@@ -61,7 +65,7 @@ fn device() -> (Box<dyn Backend>, DeviceProfile) {
         return (Box::new(CpuBackend::new(Some(THREADS))), profile);
     };
     let backend = CudaBackend::new(ordinal.parse().expect("a card's number")).unwrap_or_else(|e| panic!("{e}"));
-    let profile = known_device("H200").map(|p| DeviceProfile { target: backend.target(), ..p });
+    let profile = known_device("H200").map(|p| DeviceProfile { traits: backend.traits(), ..p });
     (Box::new(backend), profile.expect("in the table"))
 }
 
