@@ -44,7 +44,7 @@ __device__ __forceinline__ void store_shared16(u32 to, const u32 (&words)[4]) {
 }
 
 // a[16 × 16]·b[16 × 8], on one warp: a product that begins.
-#define NARROW_MMA(TYPE, NAME)                                                                                         \
+#define LOW_RANK_MMA(TYPE, NAME)                                                                                       \
     template <> __device__ __forceinline__ void mma_first<TYPE>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {    \
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                                    \
                      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"                             \
