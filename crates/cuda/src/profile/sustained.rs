@@ -233,7 +233,7 @@ mod tests {
             lap("gated", Kind::Moving, 0.0, 8.0, 2.0, 1.0),
             lap("add", Kind::Moving, 0.0, 8.0, 1.0, 3.0),
         ];
-        let kept = sustained(&laps);
+        let sustained = sustained(&laps);
         assert_eq!(
             (sustained.products_flops_per_s, sustained.attention_share, sustained.moving_share),
             (560.0, 0.75, 0.75)
@@ -262,7 +262,7 @@ mod tests {
             launch_s: 1e-6,
             late_bytes: 0,
             recorded_bytes_per_launch: 0.0,
-            kept: unthrottled(),
+            sustained: unthrottled(),
         };
         let shares =
             Sustained { products_flops_per_s: 576.0, attention_share: 0.64, moving_share: 0.8, ..unthrottled() };
