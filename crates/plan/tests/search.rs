@@ -303,7 +303,9 @@ fn pairs_share_a_micro_batch() {
         // Three sequences hold one pair for certain.
         assert_eq!(pinned(768).expect("fits").report.accumulation, 6);
         assert_eq!(pinned(1025).expect("fits").report.accumulation, 3);
-        assert!(matches!(pinned(511), Err(PlanError::Pin { reason: message, .. }) if message.contains("a pair of sequences")));
+        assert!(
+            matches!(pinned(511), Err(PlanError::Pin { reason: message, .. }) if message.contains("a pair of sequences"))
+        );
         let odd = Ask { sequences: 7, recipe, ..Ask::small("cpu") };
         assert!(matches!(odd.plan(PLENTY, Goal::Fastest), Err(PlanError::Batch(_))));
     }

@@ -6,8 +6,8 @@ use plimsoll_graph::ops::{
     InnerDropout, LastLogits, Linear, Pointwise, RmsNorm, Rope, Sgd, VocabLoss,
 };
 use plimsoll_graph::{
-    BackendTraits, BatchShape, Cadence, Class, DType, Extent, Graph, Op, Phase, Program, Role, ScheduleGraph, ScheduleId, Shape, Slot, SlotId, SlotTable, StreamShape, ValueId,
-    differentiate,
+    BackendTraits, BatchShape, Cadence, Class, DType, Extent, Graph, Op, Phase, Program, Role, ScheduleGraph,
+    ScheduleId, Shape, Slot, SlotId, SlotTable, StreamShape, ValueId, differentiate,
 };
 use plimsoll_plan::Drops;
 use plimsoll_plan::recompute::droppable;
@@ -97,7 +97,8 @@ impl Sketch {
         let sample = builder.sample();
         let mut micro_step = builder.loss();
         let trained: Vec<SlotId> = builder.parameters.iter().copied().filter(|&p| self.trains(&builder, p)).collect();
-        let values: Vec<ValueId> = trained.iter().map(|&p| micro_step.slot(&builder.slots, p).expect("small")).collect();
+        let values: Vec<ValueId> =
+            trained.iter().map(|&p| micro_step.slot(&builder.slots, p).expect("small")).collect();
         let grads = differentiate(&mut micro_step, &mut builder.slots, &values, DType::F32).expect("differentiable");
         self.choose_results(&mut micro_step);
         let update = builder.update(&trained, &grads);
@@ -211,7 +212,9 @@ impl<'s> Builder<'s> {
 
     fn add(&mut self, name: &str, dims: &[usize], dtype: DType, role: Role) -> SlotId {
         let shape = Shape::new(dims);
-        self.slots.add(Slot { name: name.to_owned(), shape, storage: dtype.into(), role, extent: Extent::Fixed, layer: None }).expect("small")
+        self.slots
+            .add(Slot { name: name.to_owned(), shape, storage: dtype.into(), role, extent: Extent::Fixed, layer: None })
+            .expect("small")
     }
 
     fn input(&self, graph: &mut Graph, name: &str) -> ValueId {

@@ -10,9 +10,9 @@ use plimsoll_plan::{Plan, assemble};
 use proptest::prelude::*;
 
 use crate::generator::sketches;
-use crate::{IDS, with_micro_step};
 use crate::memory::{Freed, execute};
 use crate::symbols::meaning;
+use crate::{IDS, with_micro_step};
 
 proptest! {
     #![proptest_config(crate::config())]

@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::generator::sketches;
-use crate::{IDS, with_micro_step};
 use crate::memory::{Freed, execute};
 use crate::symbols::{Outcome, meaning};
+use crate::{IDS, with_micro_step};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tampering {

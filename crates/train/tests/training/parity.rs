@@ -22,7 +22,11 @@ fn examples(family: &str) -> Vec<Example> {
     let example = |sequence: &Json| {
         let (ids, labels) = (numbers(&sequence["input_ids"]), numbers(&sequence["labels"]));
         let next = labels[1..].iter().copied().chain([-100]);
-        Example { tokens: ids.iter().map(|&t| t as u32).collect(), targets: next.map(|t| t as i32).collect(), ..Example::default() }
+        Example {
+            tokens: ids.iter().map(|&t| t as u32).collect(),
+            targets: next.map(|t| t as i32).collect(),
+            ..Example::default()
+        }
     };
     sequences.iter().map(example).collect()
 }

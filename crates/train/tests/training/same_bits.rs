@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::support::{recipe, spec, start};
-use plimsoll_data::{Example, ExampleRef, pack};
+use plimsoll_data::{Example, ExampleRef};
 use plimsoll_graph::SlotId;
 use plimsoll_models::{Lora, Recipe, Targets};
 use plimsoll_plan::Goal;
