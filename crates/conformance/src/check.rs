@@ -8,7 +8,7 @@ use plimsoll_runtime::{Active, Backend};
 use crate::backends::{backends, card_asked_for};
 use crate::harness::{Harness, Placement, placements};
 use crate::reference::{self, Array};
-use crate::rounding::{Allowed, Rounding, SIXTEEN, compare_columns, parts};
+use crate::rounding::{Allowed, Rounding, SIXTEEN, compare_columns, least_size, parts};
 use crate::stand_in::StandIn;
 use crate::{Data, Tensor};
 
@@ -157,13 +157,14 @@ impl Case<'_> {
         let place = format!("{name}: {} in {} on {}", op.name(), self.format.name(), harness.name());
         let first = harness.run(op, inputs, *active, &Placement::default());
         assert_eq!(first.len(), expected.len(), "{place}: number of outputs");
+        let least = least_size(op, self.format, expected);
         for (index, (output, want)) in first.iter().zip(expected).enumerate() {
             let got = output.array(*active);
             assert_eq!(got.shape, want.shape, "{place}: shape of output {index}");
             assert!(leaves_columns_open(op) || !want.data.iter().any(|x| x.is_nan()), "{place}: NaN expected");
             let allowed = self.rounding.allowed(index, self.format, output.dtype());
-            for columns in parts(op, self.format, want.cols()) {
-                if let Err(difference) = compare_columns(&got, want, columns, allowed) {
+            for columns in parts(op, index, self.format, want.cols()) {
+                if let Err(difference) = compare_columns(&got, want, columns, allowed, least) {
                     panic!("{place}: output {index} of {op:?}: {difference}");
                 }
             }
@@ -226,5 +227,5 @@ fn leaves_columns_open(op: &Op) -> bool {
 
 /// Largest difference over largest expected entry; entries expected to be NaN are unspecified.
 pub fn compare(got: &Array, want: &Array, tolerance: f64) -> Result<(), String> {
-    compare_columns(got, want, 0..want.cols().max(1), Allowed { of_largest: tolerance, ..Allowed::default() })
+    compare_columns(got, want, 0..want.cols().max(1), Allowed { of_largest: tolerance, ..Allowed::default() }, 0.0)
 }

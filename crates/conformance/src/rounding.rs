@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use plimsoll_graph::ops::QkvLayout;
 use plimsoll_graph::{DType, Op};
 
 use crate::reference::Array;
@@ -93,25 +94,41 @@ pub(crate) struct Allowed {
 
 /// Parts of a row that are judged by their own largest entry. The gradients of queries and keys are small beside those
 /// of the values in the same row, and should not hide behind them where roundings are large.
-pub(crate) fn parts(op: &Op, format: DType, cols: usize) -> Vec<Range<usize>> {
-    match op {
+pub(crate) fn parts(op: &Op, output: usize, format: DType, cols: usize) -> Vec<Range<usize>> {
+    let ends = match op {
         Op::AttentionGrad(op) if format != DType::F32 => {
-            let (queries, keys) = (op.0.heads.query_cols(), op.0.heads.kv * op.0.heads.head_dim);
-            vec![0..queries, queries..queries + keys, queries + keys..cols]
+            let (queries, keys) = (op.0.heads.query_cols(), op.0.heads.kv_cols());
+            match (op.0.layout, output) {
+                (QkvLayout::Fused, 0) => vec![queries, queries + keys, cols],
+                (QkvLayout::FusedKeyValue, 1) => vec![keys, cols],
+                _ => vec![cols],
+            }
         }
-        _ => std::iter::once(0..cols).collect(),
-    }
+        _ => vec![cols],
+    };
+    std::iter::once(0).chain(ends.iter().copied()).zip(&ends).map(|(start, &end)| start..end).collect()
 }
 
 /// Parts count as no smaller than this beside the whole.
 const SMALLEST_PART: f64 = 1.0 / 16.0;
 
-/// Compares the entries of some columns; those expected to be NaN are unspecified.
+/// What an operator's results count at least as large as, beside their own largest entry. Gradients of queries and keys
+/// may cancel to nothing; what they are made of is as large as the values' gradient, in whichever output that stands.
+pub(crate) fn least_size(op: &Op, format: DType, expected: &[Array]) -> f64 {
+    let Op::AttentionGrad(op) = op else { return 0.0 };
+    let operands = expected[..op.0.operands()].iter().flat_map(|gradient| &gradient.data);
+    let largest = operands.map(|x| x.abs()).fold(0.0, f64::max);
+    if format == DType::F32 { largest } else { largest * SMALLEST_PART }
+}
+
+/// Compares the entries of some columns, which count as no smaller than `least_size`; those expected to be NaN are
+/// unspecified.
 pub(crate) fn compare_columns(
     got: &Array,
     want: &Array,
     columns: Range<usize>,
     allowed: Allowed,
+    least_size: f64,
 ) -> Result<(), String> {
     let cols = want.cols().max(1);
     let entries = || {
@@ -120,7 +137,7 @@ pub(crate) fn compare_columns(
     };
     let whole = want.data.iter().filter(|want| !want.is_nan()).map(|want| want.abs()).fold(0.0, f64::max);
     // A part in which everything cancels has no size of its own.
-    let largest = entries().map(|(_, _, want)| want.abs()).fold(whole * SMALLEST_PART, f64::max);
+    let largest = entries().map(|(_, _, want)| want.abs()).fold(least_size.max(whole * SMALLEST_PART), f64::max);
     let limit = |want: f64| allowed.of_largest * largest + allowed.of_entry * want.abs() + allowed.least;
     let excess = |got: f64, want: f64| if got == want { 0.0 } else { (got - want).abs() / limit(want) };
     // A NaN compares false with everything, so it is asked for by name.
@@ -143,7 +160,7 @@ mod tests {
 
     fn compare(got: &[f64], want: &[f64], allowed: Allowed) -> Result<(), String> {
         let array = |data: &[f64]| Array::new(&[1, data.len()], data.to_vec());
-        compare_columns(&array(got), &array(want), 0..want.len(), allowed)
+        compare_columns(&array(got), &array(want), 0..want.len(), allowed, 0.0)
     }
 
     #[test]

@@ -118,6 +118,12 @@ impl<'a> Call<'a> {
         Ok(Rows { start, rows, cols })
     }
 
+    /// Scratch for a second matrix, behind the first.
+    pub(crate) fn workspace_behind(&self, first: Matrix, rows: usize, cols: usize) -> Result<Matrix, RuntimeError> {
+        let start = self.workspace_from(first.len() * size_of::<f32>(), rows * cols * size_of::<f32>())?;
+        Ok(Rows { start, rows, cols })
+    }
+
     /// Scratch for a matrix in an operator that also computes products: it lies behind the [`Call::packing`] room.
     pub(crate) fn workspace_behind_packing(&self, rows: usize, cols: usize) -> Result<Matrix, RuntimeError> {
         let start = self.workspace_from(packing_bytes(self.workers), rows * cols * size_of::<f32>())?;

@@ -1,20 +1,23 @@
-//! Causal attention over flat tokens, a tile of queries by a tile of keys at a time.
+//! Attention over flat tokens, a tile of queries by a tile of keys at a time.
 //!
 //! Scores are kept with queries side by side, `scores[key][query]`: the softmax then runs over whole
 //! vectors of queries, and only the queries need to be transposed, once for all their keys.
 
+mod distances;
 mod forward;
 mod gradient;
+mod scores;
+mod sequences;
 
 use std::ops::Range;
 
-use plimsoll_graph::ops::{KEY_TILE, QUERY_TILE};
+use plimsoll_graph::ops::{Attention, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
 use plimsoll_runtime::RuntimeError;
 
 pub(crate) use forward::attention;
 pub(crate) use gradient::attention_grad;
 
-use crate::args::{Call, Matrix};
+use crate::args::Matrix;
 use crate::tile::{Part, TileProduct, copy_rows, transpose};
 
 /// Both tiles are equally long, so the causal diagonal runs through tiles from corner to corner.
@@ -26,57 +29,42 @@ fn scratch_len(head_dim: usize) -> usize {
     2 * TILE * TILE + 6 * TILE * head_dim + 4 * TILE
 }
 
-/// Sequences of the micro-batch by their boundaries.
+/// Columns of a matrix: the queries', the keys' or the values', all their heads side by side.
 #[derive(Clone, Copy)]
-struct Sequences<'a>(&'a [i32]);
+struct HeadColumns {
+    matrix: Matrix,
+    first: usize,
+    head_dim: usize,
+}
 
-impl<'a> Sequences<'a> {
-    fn new(call: &Call<'a>, input: usize, tokens: usize) -> Result<Self, RuntimeError> {
-        // SAFETY: nobody writes to the boundaries while a step runs.
-        let bounds: &[i32] = unsafe { call.input::<i32>(input)?.slice() };
-        let ordered = bounds.is_sorted() && bounds.first().is_some_and(|&first| first >= 0);
-        if !ordered || bounds.last().is_some_and(|&last| last as usize > tokens) {
-            return Err(call.error(format!("the sequence boundaries do not divide {tokens} tokens")));
-        }
-        Ok(Self(bounds))
-    }
-
-    fn count(self) -> usize {
-        self.0.len() - 1
-    }
-
-    fn tokens(self, sequence: usize) -> Range<usize> {
-        self.0[sequence] as usize..self.0[sequence + 1] as usize
-    }
-
-    fn tiles(self) -> usize {
-        (0..self.count()).map(|s| self.tokens(s).len().div_ceil(TILE)).sum()
-    }
-
-    /// The sequence that the `index`th tile of all belongs to, and the tile's number within it.
-    fn tile(self, mut index: usize) -> (Range<usize>, usize) {
-        for sequence in 0..self.count() {
-            let tokens = self.tokens(sequence);
-            let tiles = tokens.len().div_ceil(TILE);
-            if index < tiles {
-                return (tokens, index);
-            }
-            index -= tiles;
-        }
-        unreachable!("there are as many tiles as tasks")
-    }
-
-    /// Tokens that belong to no sequence.
-    fn outside(self, tokens: usize) -> [Range<usize>; 2] {
-        [0..self.0[0] as usize, self.0[self.count()] as usize..tokens]
+impl HeadColumns {
+    /// One head's rows in a tile of the sequence that these tokens are.
+    fn tile(&self, head: usize, tokens: &Range<usize>, tile: usize) -> HeadRows {
+        HeadRows::new(self.matrix, self.first + head * self.head_dim, tokens, tile, self.head_dim)
     }
 }
 
-/// Tiles of keys that a tile of queries sees any of.
-fn visible_tiles(tile: usize, window: Option<usize>) -> Range<usize> {
-    let first_query = tile * TILE;
-    let oldest = window.map_or(0, |w| (first_query + 1).saturating_sub(w));
-    oldest / TILE..tile + 1
+/// Queries, keys and values, or their gradients.
+#[derive(Clone, Copy)]
+struct Operands {
+    q: HeadColumns,
+    k: HeadColumns,
+    v: HeadColumns,
+}
+
+impl Operands {
+    /// In the matrices that the layout has, which `matrix` gives by their number.
+    fn new(op: &Attention, matrix: impl Fn(usize) -> Result<Matrix, RuntimeError>) -> Result<Self, RuntimeError> {
+        let (q, kv) = (op.heads.query_cols(), op.heads.kv_cols());
+        let [q, k, v] = match op.layout {
+            QkvLayout::Fused => [(0, 0), (0, q), (0, q + kv)],
+            QkvLayout::FusedKeyValue => [(0, 0), (1, 0), (1, kv)],
+            QkvLayout::Separate => [(0, 0), (1, 0), (2, 0)],
+        };
+        let head_dim = op.heads.head_dim;
+        let columns = |(index, first)| matrix(index).map(|matrix| HeadColumns { matrix, first, head_dim });
+        Ok(Self { q: columns(q)?, k: columns(k)?, v: columns(v)? })
+    }
 }
 
 /// The rows of one tile, `head_dim` columns of each.
@@ -97,6 +85,15 @@ impl HeadRows {
     }
 
     /// # Safety
+    /// The rows must be the caller's to write.
+    unsafe fn clear(self) {
+        for row in 0..self.rows {
+            // SAFETY: the caller vouches for the rows.
+            unsafe { self.start.wrapping_add(row * self.stride).cast_mut().write_bytes(0, self.head_dim) };
+        }
+    }
+
+    /// # Safety
     /// `to` has room for a tile.
     unsafe fn copy_to(self, to: *mut f32) {
         // SAFETY: the caller vouches for the room, the matrix for the rows.
@@ -113,25 +110,42 @@ impl HeadRows {
     }
 }
 
-/// Writes `value` to scores that a query may not see. `ahead` is how far the first query lies
-/// behind the first key.
+/// The queries of a tile that see a key. `ahead` is how far the first query lies behind the first key.
+fn seeing(mask: Mask, key: usize, ahead: usize) -> Range<usize> {
+    let Mask::Causal { window } = mask else { return 0..TILE };
+    // Not queries before the key, and none that has left it behind.
+    let first = key.saturating_sub(ahead).min(TILE);
+    let end = window.map_or(TILE, |w| (key + w).saturating_sub(ahead).min(TILE));
+    first..end
+}
+
+/// Writes negative infinity to scores that a query may not see.
 ///
 /// # Safety
 /// `scores` must be a tile.
-unsafe fn hide(scores: *mut f32, keys: usize, ahead: usize, window: Option<usize>, value: f32) {
+unsafe fn hide(scores: *mut f32, keys: usize, ahead: usize, mask: Mask) {
     for key in 0..keys {
-        // Queries before the key, and queries that have left it behind.
-        let before = key.saturating_sub(ahead).min(TILE);
-        let left = window.map_or(TILE, |w| (key + w).saturating_sub(ahead).min(TILE));
+        let seeing = seeing(mask, key, ahead);
         // SAFETY: the caller vouches for the tile.
         let line = unsafe { std::slice::from_raw_parts_mut(scores.add(key * TILE), TILE) };
-        line[..before].fill(value);
-        line[left..].fill(value);
+        line[..seeing.start].fill(f32::NEG_INFINITY);
+        line[seeing.end..].fill(f32::NEG_INFINITY);
     }
 }
 
-/// Must a tile be masked, and does it lie on the diagonal?
-fn needs_mask(query_tile: usize, key_tile: usize, window: Option<usize>) -> bool {
+/// How far the first query of a tile lies behind the first key of another, where a mask asks for it.
+fn ahead(query_tile: usize, key_tile: usize) -> usize {
+    query_tile.saturating_sub(key_tile) * TILE
+}
+
+/// Does the causal diagonal run through a tile?
+fn on_diagonal(mask: Mask, query_tile: usize, key_tile: usize) -> bool {
+    mask != Mask::Full && query_tile == key_tile
+}
+
+/// Must a tile be masked?
+fn needs_mask(mask: Mask, query_tile: usize, key_tile: usize) -> bool {
+    let Mask::Causal { window } = mask else { return false };
     let last_distance = (query_tile + 1 - key_tile) * TILE - 1;
     query_tile == key_tile || window.is_some_and(|w| last_distance >= w)
 }
@@ -166,24 +180,23 @@ fn score_tile(
 mod tests {
     use super::*;
 
+    const fn causal(window: Option<usize>) -> Mask {
+        Mask::Causal { window }
+    }
+
     #[test]
-    fn windows_bound_the_tiles() {
-        assert_eq!(visible_tiles(0, None), 0..1);
-        assert_eq!(visible_tiles(3, None), 0..4);
-        // The first query of tile 3 is number 192; with a window of 64 it sees 129 and later.
-        assert_eq!(visible_tiles(3, Some(64)), 2..4);
-        assert_eq!(visible_tiles(3, Some(1)), 3..4);
-        assert_eq!(visible_tiles(3, Some(66)), 1..4);
-        assert!(!needs_mask(3, 2, None) && needs_mask(3, 3, None));
-        assert!(needs_mask(3, 2, Some(127)) && !needs_mask(3, 2, Some(128)));
+    fn tiles_are_masked_where_a_query_may_not_see_all() {
+        assert!(!needs_mask(causal(None), 3, 2) && needs_mask(causal(None), 3, 3));
+        assert!(needs_mask(causal(Some(127)), 3, 2) && !needs_mask(causal(Some(128)), 3, 2));
+        assert!(!needs_mask(Mask::Full, 3, 3) && !needs_mask(Mask::Full, 0, 7));
     }
 
     #[test]
     fn hidden_scores_are_those_a_query_may_not_see() {
-        for (ahead, window) in [(0, None), (0, Some(5)), (64, Some(70)), (128, Some(130))] {
+        for (ahead, window) in [(0, None), (0, Some(5)), (64, Some(70)), (128, Some(130)), (128, Some(40))] {
             let mut scores = vec![0.0f32; TILE * TILE];
             // SAFETY: a tile.
-            unsafe { hide(scores.as_mut_ptr(), TILE, ahead, window, 1.0) };
+            unsafe { hide(scores.as_mut_ptr(), TILE, ahead, causal(window)) };
             for key in 0..TILE {
                 for query in 0..TILE {
                     let at = query + ahead;

@@ -69,7 +69,7 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::LayerNormGrad(op) => layer_norm::layer_norm_grad(op, inputs),
         Op::Rope(op) => vec![rope::rope(op, inputs)],
         Op::Attention(op) => attention::attention(op, inputs),
-        Op::AttentionGrad(op) => vec![attention::attention_grad(op, inputs)],
+        Op::AttentionGrad(op) => attention::attention_grad(op, inputs),
         Op::Gated(op) => vec![activation::gated(op, inputs)],
         Op::GatedGrad(op) => vec![activation::gated_grad(op, inputs, masks)],
         Op::Pointwise(op) => vec![activation::pointwise(op, inputs)],

@@ -1,27 +1,29 @@
 //! Attention itself: a task is one head of one tile of queries.
 
-use std::ops::Range;
-
-use plimsoll_graph::ops::{Attention, Heads};
+use plimsoll_graph::ops::{Attention, Heads, Mask};
 use plimsoll_runtime::RuntimeError;
 
-use super::{HeadRows, Sequences, TILE, hide, needs_mask, score_tile, scratch_len, visible_tiles};
+use super::scores::Shaping;
+use super::sequences::{Pair, Pairs};
+use super::{Operands, TILE, ahead, hide, needs_mask, on_diagonal, score_tile, scratch_len};
 use crate::args::{Call, Matrix};
 use crate::math::exp;
 use crate::tile::{Part, TileProduct};
 use crate::vector::{fill, vectorized};
 
 pub(crate) fn attention(op: &Attention, call: &Call) -> Result<(), RuntimeError> {
-    let (qkv, out, lse): (Matrix, Matrix, Matrix) = (call.input(0)?, call.output(0)?, call.output(1)?);
-    let sequences = Sequences::new(call, 1, qkv.rows)?;
+    let operands = Operands::new(op, |index| call.input(index))?;
+    let (out, lse): (Matrix, Matrix) = (call.output(0)?, call.output(1)?);
+    let pairs = Pairs::new(op, call, op.operands(), &operands)?;
+    let shaping = Shaping::new(op, call, op.operands() + op.boundaries())?;
     let scratch: Matrix = call.workspace(call.workers.count(), scratch_len(op.heads.head_dim))?;
-    let job = Forward { heads: op.heads, scale: op.scale, window: op.window(), qkv, out, lse };
-    call.workers.for_each(sequences.tiles() * op.heads.query, |worker, task| {
-        let (tokens, tile) = sequences.tile(task / op.heads.query);
+    let job = Forward { heads: op.heads, scale: op.scale, mask: op.mask, shaping, operands, out, lse };
+    call.workers.for_each(pairs.query_tiles() * op.heads.query, |worker, task| {
+        let (pair, tile) = pairs.tile(task / op.heads.query);
         // SAFETY: the scratch is the worker's alone, the tile's rows of the output the task's.
-        unsafe { job.tile(tokens, tile, task % op.heads.query, scratch.row(worker)) };
+        unsafe { job.tile(&pair, tile, task % op.heads.query, scratch.row(worker)) };
     });
-    for rows in sequences.outside(qkv.rows) {
+    for rows in pairs.queries.outside(out.rows) {
         // SAFETY: rows that no task wrote.
         unsafe {
             out.row(rows.start).write_bytes(0, rows.len() * out.cols);
@@ -34,8 +36,9 @@ pub(crate) fn attention(op: &Attention, call: &Call) -> Result<(), RuntimeError>
 struct Forward {
     heads: Heads,
     scale: f32,
-    window: Option<usize>,
-    qkv: Matrix,
+    mask: Mask,
+    shaping: Shaping,
+    operands: Operands,
     out: Matrix,
     lse: Matrix,
 }
@@ -45,11 +48,11 @@ impl Forward {
     ///
     /// # Safety
     /// `scratch` has `scratch_len` floats that nobody else touches, and the same holds for the results.
-    unsafe fn tile(&self, tokens: Range<usize>, tile: usize, head: usize, scratch: *mut f32) {
+    unsafe fn tile(&self, pair: &Pair, tile: usize, head: usize, scratch: *mut f32) {
         let Heads { query, kv, head_dim } = self.heads;
         let kv_head = head / (query / kv);
-        let rows = |column, tile| HeadRows::new(self.qkv, column * head_dim, &tokens, tile, head_dim);
-        let queries = rows(head, tile);
+        let queries = self.operands.q.tile(head, &pair.queries, tile);
+        let visible = pair.visible_tiles(tile, self.mask);
         // SAFETY: the parts lie one behind another in the scratch; all addresses stay inside them.
         unsafe {
             let scores = scratch;
@@ -57,16 +60,20 @@ impl Forward {
             let (k, v) = (q_transposed.add(TILE * head_dim), q_transposed.add(2 * TILE * head_dim));
             let result = q_transposed.add(3 * TILE * head_dim);
             let softmax = Softmax::new(result.add(TILE * head_dim));
+            // Behind the softmax: the gradients need more scratch than this, so there is enough.
+            let band = result.add(TILE * head_dim + 3 * TILE);
             queries.transpose_to(self.scale, q_transposed);
-            for key_tile in visible_tiles(tile, self.window) {
-                let keys = rows(query + kv_head, key_tile);
+            for key_tile in visible.clone() {
+                let keys = self.operands.k.tile(kv_head, &pair.keys, key_tile);
                 keys.copy_to(k);
-                rows(query + kv + kv_head, key_tile).copy_to(v);
-                let on_diagonal = key_tile == tile;
-                let first = key_tile == visible_tiles(tile, self.window).start;
+                self.operands.v.tile(kv_head, &pair.keys, key_tile).copy_to(v);
+                let on_diagonal = on_diagonal(self.mask, tile, key_tile);
+                let first = key_tile == visible.start;
                 score_tile(k, q_transposed, keys.rows, queries.rows, head_dim, on_diagonal, scores).run();
-                if needs_mask(tile, key_tile, self.window) {
-                    hide(scores, keys.rows, (tile - key_tile) * TILE, self.window, f32::NEG_INFINITY);
+                self.shaping.load_band(head, tile, key_tile, band);
+                self.shaping.apply(keys.rows, scores, band);
+                if needs_mask(self.mask, tile, key_tile) {
+                    hide(scores, keys.rows, ahead(tile, key_tile), self.mask);
                 }
                 softmax.absorb(scores, keys.rows);
                 if !first {
@@ -88,12 +95,30 @@ impl Forward {
                 }
                 .run();
             }
-            let first_row = tokens.start + tile * TILE;
-            for row in 0..queries.rows {
+            self.write(pair.queries.start + tile * TILE, queries.rows, head, result, softmax);
+        }
+    }
+
+    /// Divides the results of a tile's rows by their sums.
+    ///
+    /// # Safety
+    /// `result` has these rows, and those of the outputs are the caller's to write.
+    unsafe fn write(&self, first_row: usize, rows: usize, head: usize, result: *const f32, softmax: Softmax) {
+        let head_dim = self.heads.head_dim;
+        for row in 0..rows {
+            // SAFETY: the caller vouches for the rows.
+            unsafe {
                 let (peak, total) = (*softmax.peak.add(row), *softmax.total.add(row));
-                *self.lse.row(first_row + row).add(head) = peak + total.ln();
+                let lse = self.lse.row(first_row + row).add(head);
                 let to = self.out.row(first_row + row).add(head * head_dim);
-                scaled_copy(head_dim, result.add(row * head_dim), 1.0 / total, to);
+                if total == 0.0 {
+                    // A query that sees no key. If none of the tile does, the results were never written.
+                    *lse = 0.0;
+                    to.write_bytes(0, head_dim);
+                } else {
+                    *lse = peak + total.ln();
+                    scaled_copy(head_dim, result.add(row * head_dim), 1.0 / total, to);
+                }
             }
         }
     }

@@ -108,6 +108,20 @@ impl Attention {
         self.max_length + self.max_keys - 1
     }
 
+    /// Sums over distances that one head has before they are added up. A sequence of `q` queries and `k` keys has
+    /// `q + k - 1` distances; those of all sequences lie one behind another, sequence `i` at `q_start + k_start`. Where
+    /// each tile of queries has sums of its own (`per_tile`), a tile has up to `k + QUERY_TILE - 1` of them, tile `t` of
+    /// sequence `i` at [`Attention::tile_sums_at`].
+    pub fn distance_sums(&self, queries: usize, keys: usize, sequences: usize, per_tile: bool) -> usize {
+        if per_tile { self.tile_sums_at(queries, keys, sequences) } else { queries + keys }
+    }
+
+    /// Where the sums of a sequence's tiles begin. All before it have `ceil(q / 64)·(k + 63)` of them, which is at most
+    /// `q·max_keys / 64 + q + k + 63` for each: no sequence reaches into the next, and nobody has to count.
+    pub fn tile_sums_at(&self, q_start: usize, k_start: usize, sequence: usize) -> usize {
+        q_start * self.max_keys / QUERY_TILE + q_start + k_start + QUERY_TILE * sequence
+    }
+
     /// Columns of each operand.
     fn operand_cols(&self) -> Vec<usize> {
         let (q, kv) = (self.heads.query_cols(), self.heads.kv_cols());
@@ -244,17 +258,39 @@ impl OpRule for AttentionGrad {
     }
 
     /// The tiles. Where blocks of threads hand results on (GPU), also `Σ d_out·out` of every query and head. With a bias,
-    /// the sums over distances of each tile of queries, which are then added in order.
+    /// the sums over distances, which are then added in order.
     fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
-        let (op, rows) = (&self.0, io.inputs[0].shape.rows());
-        let handed_on = if traits.partial_rows > 0 { rows * op.heads.query * 4 } else { 0 };
-        let sequences = io.inputs[self.boundaries_at()].shape.rows();
-        let tiles = rows.div_ceil(QUERY_TILE) + sequences;
-        let distances = if op.bias { tiles * op.heads.query * op.distances() * 4 } else { 0 };
-        op.tile_bytes(traits) + handed_on + distances
+        let op = &self.0;
+        let (queries, keys) = (io.inputs[0].shape.rows(), io.inputs[op.operands().min(2) - 1].shape.rows());
+        let sequences = io.inputs[self.boundaries_at()].shape.rows() - 1;
+        let blocks = traits.partial_rows > 0;
+        let handed_on = if blocks { queries } else { 0 };
+        let sums = if op.bias { op.distance_sums(queries, keys, sequences, blocks) } else { 0 };
+        op.tile_bytes(traits) + (handed_on + sums) * op.heads.query * 4
     }
 
     fn launches(&self) -> usize {
         4 + usize::from(self.0.bias)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_sequences_lie_apart() {
+        let heads = Heads { query: 2, kv: 1, head_dim: 8 };
+        let op = Attention { bias: true, max_keys: 130, ..Attention::causal(heads, 1.0, None, 200) };
+        for lengths in [[(0, 5), (1, 130), (200, 0)], [(63, 1), (64, 64), (65, 130)], [(200, 130), (1, 1), (128, 129)]]
+        {
+            let (mut q_start, mut k_start) = (0, 0);
+            for (sequence, (queries, keys)) in lengths.into_iter().enumerate() {
+                let begin = op.tile_sums_at(q_start, k_start, sequence);
+                let needed = queries.div_ceil(QUERY_TILE) * (keys + QUERY_TILE - 1);
+                (q_start, k_start) = (q_start + queries, k_start + keys);
+                assert!(begin + needed <= op.tile_sums_at(q_start, k_start, sequence + 1), "{queries} x {keys}");
+            }
+        }
     }
 }
