@@ -3,11 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use plimsoll_plan::Backing;
-
-use crate::config::{Flag, Overrides, Resolved, Source, load, load_over};
-use crate::error::Failure;
-use crate::quickstart;
+use plimsoll_run::config::{Flag, Overrides, Resolved, Source, load};
+use plimsoll_run::{Failure, Options, quickstart};
 
 /// Trains language models inside a memory budget.
 #[derive(Debug, Parser)]
@@ -20,19 +17,22 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Plan, then train; without a file, the built-in quickstart
+    /// Plan a run, then train it; without a file, the built-in quickstart
     #[command(after_help = "Example: plimsoll train run.yaml --gpu 12GiB --set optimizer.lr=1e-4")]
     Train(TrainArgs),
-    /// Plan only, on any machine
+    /// Plan a run without training it, for this machine or for any GPU in the table
     #[command(after_help = "Example: plimsoll plan run.yaml --device 'RTX 3060' --json")]
     Plan(PlanArgs),
-    /// A few steps on synthetic tokens: measured against planned
+    /// Time a few updates on synthetic tokens and compare them with the plan
     #[command(after_help = "Example: plimsoll bench run.yaml --steps 8 --json")]
     Bench(BenchArgs),
+    /// List the keys of a run file: allowed values, defaults and help
+    #[command(after_help = "Example: plimsoll keys optimizer")]
+    Keys(KeysArgs),
     /// Write a commented run file to start from
     #[command(after_help = "Example: plimsoll init --preset low-memory --model qwen3-0.6b run.yaml")]
     Init(InitArgs),
-    /// Work with tokenizers
+    /// Train tokenizers
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
 }
@@ -48,28 +48,28 @@ pub enum TokenizerCommand {
 
 #[derive(Debug, Args)]
 pub struct TokenizerTrainArgs {
-    /// A file, a folder or a pattern of files; may be repeated
+    /// Text to train on: a file, a folder or a pattern; may be repeated
     #[arg(long, value_name = "FILES", required = true)]
     pub data: Vec<String>,
     /// Where to write tokenizer.json and tokenizer_config.json
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Tokens, special ones included
+    /// Size of the vocabulary, special tokens included
     #[arg(long, value_name = "N", default_value_t = 32_000)]
     pub vocab_size: usize,
-    /// How words are cut
+    /// Algorithm of the vocabulary
     #[arg(long, value_enum, default_value_t = Vocabulary::Bpe)]
     pub kind: Vocabulary,
-    /// A token that is never split; may be repeated. The end of sequence is always one
+    /// Add a token that is never split; may be repeated. The end-of-sequence token is always added
     #[arg(long, value_name = "TOKEN")]
     pub special: Vec<String>,
-    /// A built-in chat template to write with it, as chatml; its markers become special tokens
+    /// Built-in chat template to include, such as chatml; its markers become special tokens
     #[arg(long, value_name = "NAME")]
     pub template: Option<String>,
-    /// Read about so much text, spread over the rows: 2GiB
+    /// Read at most about this much text, sampled evenly from the rows, such as 2GiB
     #[arg(long, value_name = "SIZE")]
     pub limit: Option<String>,
-    /// Overwrite a tokenizer that is there
+    /// Overwrite an existing tokenizer
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -78,15 +78,15 @@ pub struct TokenizerTrainArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Vocabulary {
-    /// Byte pairs, as GPT-2's
+    /// Byte pair encoding, as in GPT-2
     Bpe,
-    /// Pieces by likelihood, as T5's
+    /// Unigram language model, as in T5
     Unigram,
 }
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
-    /// The run; left out: the quickstart
+    /// The run file; the built-in quickstart if omitted
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
@@ -95,7 +95,7 @@ pub struct TrainArgs {
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The run; left out: the quickstart
+    /// The run file; the built-in quickstart if omitted
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
@@ -104,10 +104,10 @@ pub struct PlanArgs {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// The run
+    /// The run file
     #[arg(value_name = "RUN.yaml")]
     pub file: PathBuf,
-    /// Time every operator alone and show where the time goes
+    /// Time every operator separately and show where the time goes
     #[arg(long)]
     pub profile: bool,
     #[command(flatten)]
@@ -116,18 +116,27 @@ pub struct BenchArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What the file is tuned for
+    /// What the run file is tuned for
     #[arg(long, value_enum, default_value_t = Preset::Balanced)]
     pub preset: Preset,
-    /// A preset, a Hugging Face folder or a hub id
+    /// Model to train: a preset, a Hugging Face folder or a hub id
     #[arg(long, default_value = "qwen3-0.6b")]
     pub model: String,
-    /// Overwrite the file if it exists
+    /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
-    /// Where to write
+    /// The file to write
     #[arg(value_name = "FILE", default_value = "run.yaml")]
     pub file: PathBuf,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct KeysArgs {
+    /// Only this key and those below it, such as optimizer or data.train
+    #[arg(value_name = "PATH")]
+    pub path: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -141,10 +150,10 @@ pub enum Preset {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OutputArgs {
-    /// Only errors, warnings and results
+    /// Print only errors, warnings and results
     #[arg(long)]
     pub quiet: bool,
-    /// Results as JSON on stdout
+    /// Print results as JSON on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -152,40 +161,40 @@ pub struct OutputArgs {
 /// What `train`, `plan` and `bench` share. Flags that mirror a key are checked as that key is.
 #[derive(Debug, Args)]
 pub struct CommonArgs {
-    /// cpu, cuda:0 or a card by name; default: the first GPU that works, else the CPU
+    /// Device: cpu, cuda:0 or, for `plan`, the name of a GPU [default: the first usable GPU, else the CPU]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// GPU memory budget: 12GiB, 80%, auto
+    /// GPU memory budget: a size such as 12GiB, a percentage of the available memory, or auto
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub gpu: Option<String>,
-    /// Host memory budget: 16GiB, 80%, auto
+    /// Host memory budget: a size such as 16GiB, a percentage of the available memory, or auto
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub host: Option<String>,
-    /// fastest or lowest
+    /// What to optimise the plan for: fastest or lowest
     #[arg(long, value_name = "GOAL")]
     pub goal: Option<String>,
-    /// Set any key of the run; may be repeated
+    /// Set any key of the run file; may be repeated (`plimsoll keys` lists them)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// The run folder; default: runs/NAME
+    /// The run folder [default: runs/NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<String>,
-    /// Train for so many updates
+    /// Number of updates
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// compiled or eager
+    /// Execution mode: compiled or eager
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
-    /// Measure the GPU again instead of taking the figures of its first use
+    /// Measure the GPU again instead of using the saved measurement
     #[arg(long)]
     pub remeasure: bool,
-    /// Poison freed memory and re-check the layout while running
+    /// Poison freed memory and check the layout while running
     #[arg(long)]
     pub paranoid: bool,
-    /// Print where each value of the run came from
+    /// Print where each value of the configuration comes from
     #[arg(long)]
     pub origins: bool,
     #[command(flatten)]
@@ -198,6 +207,7 @@ impl Command {
             Self::Train(args) => args.common.output,
             Self::Plan(args) => args.common.output,
             Self::Bench(args) => args.common.output,
+            Self::Keys(args) => args.output,
             Self::Init(args) => args.output,
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }
@@ -205,21 +215,17 @@ impl Command {
 }
 
 impl CommonArgs {
-    /// Reads the run from `file`, or the quickstart, under the environment and these flags.
+    /// Reads the run from `file`, or the quickstart, overridden by the environment and these flags.
     pub fn resolve(&self, file: Option<&Path>) -> Result<Resolved, Failure> {
         let source = match file {
             Some(path) => Source::File(path),
-            None => quickstart::source(),
+            None => quickstart(),
         };
         load(source, &self.overrides())
     }
 
-    /// The run that `resolve` gave, now that it is known what it runs on: the quickstart has a budget for a GPU.
-    pub fn resolve_on(&self, backing: Backing, resolved: Resolved, file: Option<&Path>) -> Result<Resolved, Failure> {
-        match (file, backing) {
-            (None, Backing::Gpu) => load_over(quickstart::source(), Some(quickstart::on_gpu()), &self.overrides()),
-            _ => Ok(resolved),
-        }
+    pub fn options<'a>(&self, file: Option<&'a Path>) -> Options<'a> {
+        Options { run_file: file, remeasure: self.remeasure, paranoid: self.paranoid }
     }
 
     fn overrides(&self) -> Overrides {

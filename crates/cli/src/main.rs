@@ -2,28 +2,22 @@
 
 mod args;
 mod commands;
-mod config;
-mod dataset;
-mod error;
 mod interrupt;
-mod machine;
+mod observer;
 mod printer;
-mod quickstart;
-mod spec;
 mod tables;
-mod trouble;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Cli, Command};
-use error::{Code, Failure};
+use plimsoll_run::{Code, Failure};
 use printer::Printer;
 
 fn main() -> ExitCode {
     printer::install_panic_hook();
-    // The hook has already said what went wrong.
+    // The hook has already reported what went wrong.
     std::panic::catch_unwind(run).unwrap_or(ExitCode::from(Code::Failed as u8))
 }
 
@@ -42,7 +36,7 @@ fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             printer.failure(&failure);
-            ExitCode::from(failure.code as u8)
+            ExitCode::from(failure.code() as u8)
         }
     }
 }
@@ -52,6 +46,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Train(args) => commands::train::run(args, printer),
         Command::Plan(args) => commands::plan::run(args, printer),
         Command::Bench(args) => commands::bench::run(args, printer),
+        Command::Keys(args) => commands::keys::run(args, printer),
         Command::Init(args) => commands::init::run(args, printer),
         Command::Tokenizer(command) => commands::tokenizer::run(command, printer),
     }

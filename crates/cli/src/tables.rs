@@ -1,17 +1,11 @@
 //! The tables of a plan: where every byte goes, and what else could be done.
 
 use plimsoll_plan::{Alternative, Report};
+use plimsoll_run::{Measured, bytes};
 
-use crate::printer::{Column, Table, bytes};
+use crate::printer::{Column, Table};
 
-/// What was in use when a run was over, where it is known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Measured {
-    pub gpu_bytes: Option<u64>,
-    pub host_bytes: Option<u64>,
-}
-
-/// Where the planned memory goes; beside it what was measured when the run is over.
+/// Where the planned memory goes, with what was measured if the run is over.
 pub fn memory(report: &Report, measured: Measured) -> String {
     let mut text = String::new();
     if report.gpu.planned_bytes > 0 {
@@ -26,25 +20,29 @@ pub fn memory(report: &Report, measured: Measured) -> String {
     text
 }
 
-/// What to say where a GPU held more than was planned; nothing otherwise.
+/// A warning where more GPU memory was used than planned.
 pub fn overrun(report: &Report, measured: Measured) -> Option<String> {
     let (used, planned) = (measured.gpu_bytes?, report.gpu.planned_bytes);
     let over = used.checked_sub(planned).filter(|over| *over > 0 && planned > 0)?;
-    Some(format!("warning: the driver counts {} of GPU memory, {} more than was planned", bytes(used), bytes(over)))
+    Some(format!("warning: {} of GPU memory used, {} more than planned", bytes(used), bytes(over)))
 }
 
-/// How long an update was expected to take and how long it took.
+/// The predicted and the measured time of an update.
 pub fn speed(predicted_ms: f64, measured_ms: f64) -> String {
     let ratio = measured_ms / predicted_ms.max(1e-9);
     format!("update: predicted {predicted_ms:.1} ms, measured {measured_ms:.1} ms (median), ratio {ratio:.3}")
 }
 
-/// What the same plan takes under either mode; empty where there is no GPU.
+/// What the same plan takes in either mode; empty where there is no GPU.
 pub fn modes(report: &Report) -> String {
     let Some(modes) = report.modes else { return String::new() };
     let mut table = Table::new(&[Column::left("mode"), Column::right("GPU memory"), Column::left("")]);
-    table.row(["compiled".to_owned(), bytes(modes.compiled_bytes), "schedules are recorded and replayed".to_owned()]);
-    table.row(["eager".to_owned(), bytes(modes.eager_bytes), "step by step, nothing is recorded".to_owned()]);
+    table.row([
+        "compiled".to_owned(),
+        bytes(modes.compiled_bytes),
+        "schedules are recorded once and replayed".to_owned(),
+    ]);
+    table.row(["eager".to_owned(), bytes(modes.eager_bytes), "operator by operator, nothing is recorded".to_owned()]);
     table.to_string()
 }
 
@@ -59,10 +57,10 @@ fn one_memory(
     for (category, size) in rows.iter().filter(|(_, size)| *size > 0) {
         table.row([(*category).to_owned(), bytes(*size), share(*size, planned)]);
     }
-    table.row(["total".to_owned(), bytes(planned), share(planned, budget) + " of the budget"]);
+    table.row(["total".to_owned(), bytes(planned), share(planned, budget) + " of budget"]);
     table.row(["budget".to_owned(), bytes(budget), String::new()]);
     if let Some(measured) = measured {
-        table.row(["measured peak".to_owned(), bytes(measured), share(measured, planned) + " of the plan"]);
+        table.row(["measured peak".to_owned(), bytes(measured), share(measured, planned) + " of plan"]);
     }
     table.to_string()
 }
@@ -71,18 +69,18 @@ fn share(part: u64, whole: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
-/// The chosen decisions in words.
+/// The decisions of a plan.
 pub fn decisions(report: &Report) -> String {
     let mut recompute: Vec<String> = report.recompute.iter().map(|(class, k)| format!("{class} ×{k}")).collect();
     if recompute.is_empty() {
-        recompute.push("nothing".into());
+        recompute.push("none".into());
     }
     let layout = &report.layout;
     let over = 100.0 * (layout.arena_bytes as f64 / layout.lower_bound_bytes.max(1) as f64 - 1.0);
     let batch = &report.effective_batch;
     let update = match batch.in_tokens {
         true => format!("at most {} tokens, {} sequences or more", batch.tokens_max, batch.sequences),
-        false => format!("{} sequences, exact", batch.sequences),
+        false => format!("{} sequences", batch.sequences),
     };
     let mut table = Table::new(&[Column::left("decision"), Column::left("value")]);
     let rows = [
@@ -90,7 +88,7 @@ pub fn decisions(report: &Report) -> String {
         ("update", update),
         ("micro-batch", format!("{} tokens, {} per update", report.micro_batch_tokens, report.accumulation)),
         ("recompute", recompute.join(", ")),
-        ("loss", format!("{} chunk(s)", report.loss_chunks)),
+        ("loss chunks", report.loss_chunks.to_string()),
         ("layout", format!("{over:.2} % above the lower bound")),
         (
             "predicted",

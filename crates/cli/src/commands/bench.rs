@@ -2,49 +2,55 @@
 
 use std::time::Instant;
 
-use plimsoll_train::{DataMemory, OperatorTime, bench, prepare, profile};
+use plimsoll_run::{Failure, Measured, bytes, prepare_bench};
+use plimsoll_train::{BenchReport, OperatorTime};
 
 use super::print_origins;
 use crate::args::BenchArgs;
-use crate::error::Failure;
-use crate::printer::{Column, Printer, Table, bytes};
-use crate::tables::Measured;
-use crate::trouble::unprepared;
-use crate::{machine, spec, tables};
+use crate::printer::{Column, Printer, Table};
+use crate::tables;
 
 /// Timed updates when none are asked for.
 const STEPS: u64 = 8;
 
 pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     let began = Instant::now();
-    let resolved = args.common.resolve(Some(&args.file))?;
+    let file = Some(args.file.as_path());
+    let resolved = args.common.resolve(file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let present = machine::present(&resolved, args.common.remeasure)?;
-    let spec = spec::spec(&resolved, &present.profile)?;
-    let room = machine::room(&resolved, &present.profile, present.card.as_ref());
-    let mut prepared =
-        prepare(&spec, present.backend, &present.profile, room.budgets, &DataMemory::none(), args.common.paranoid)
-            .map_err(|error| unprepared(error, &resolved, &room))?;
-    present.notes.iter().chain(&room.note).for_each(|note| printer.note(note));
+    let mut prepared = prepare_bench(&resolved, args.common.options(file))?;
+    prepared.notes.iter().for_each(|note| printer.note(note));
     if !printer.is_json() {
-        printer.report(tables::decisions(&prepared.chosen.report));
-        printer.report(tables::memory(&prepared.chosen.report, Measured::default()));
+        printer.report(tables::decisions(prepared.report()));
+        printer.report(tables::memory(prepared.report(), Measured::default()));
     }
     let steps = args.common.steps.unwrap_or(STEPS);
     let mut progress = printer.progress("updates", steps);
-    let lr = resolved.run.optimizer.lr;
-    let report = bench(&mut prepared, spec.sequences, steps, lr, began, &mut |done, total| {
+    let report = prepared.run(steps, began, &mut |done, total| {
         progress.advance_to((done + steps).saturating_sub(total));
     })?;
     progress.finish();
     let measured = Measured { gpu_bytes: Some(report.gpu.used_bytes), host_bytes: None };
-    tables::overrun(&prepared.chosen.report, measured).iter().for_each(|warning| printer.note(warning));
+    tables::overrun(prepared.report(), measured).iter().for_each(|warning| printer.note(warning));
     if printer.is_json() {
         printer.json(&report);
         return Ok(());
     }
+    printer.data(comparison(&report));
+    printer.data(format!(
+        "{:.0} tokens/s, loss {:.4} -> {:.4}, first update after {:.2} s",
+        report.tokens_per_s, report.loss_first, report.loss_last, report.first_step_s
+    ));
+    if args.profile {
+        printer.data(operators(&prepared.profile()?));
+    }
+    Ok(())
+}
+
+/// Planned against measured.
+fn comparison(report: &BenchReport) -> Table {
     let mut table =
         Table::new(&[Column::left(""), Column::right("planned"), Column::right("measured"), Column::right("ratio")]);
     let ratio = |measured: f64, planned: f64| format!("{:.3}", measured / planned);
@@ -68,15 +74,7 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
         bytes(report.host.used_bytes),
         ratio(report.host.used_bytes as f64, report.host.planned_bytes as f64),
     ]);
-    printer.data(table);
-    printer.data(format!(
-        "{:.0} tokens/s, loss {:.4} -> {:.4}, first update after {:.2} s",
-        report.tokens_per_s, report.loss_first, report.loss_last, report.first_step_s
-    ));
-    if args.profile {
-        printer.data(operators(&profile(&mut prepared, spec.sequences, &present.profile)?));
-    }
-    Ok(())
+    table
 }
 
 /// Where the time goes, most first; rates are those of a full micro-batch.

@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use plimsoll_run::Failure;
+use plimsoll_run::config::quoted;
+
 use crate::args::{InitArgs, Preset};
-use crate::config::quoted;
-use crate::error::Failure;
 use crate::printer::Printer;
 
 pub fn run(args: &InitArgs, printer: &Printer) -> Result<(), Failure> {
@@ -14,13 +15,13 @@ pub fn run(args: &InitArgs, printer: &Printer) -> Result<(), Failure> {
     let shown = path.display();
     if path.exists() && !args.force {
         return Err(
-            Failure::usage(format!("{shown} exists already")).hint("name another file, or overwrite it with --force")
+            Failure::usage(format!("{shown} already exists")).hint("choose another file, or overwrite it with --force")
         );
     }
     write_whole(path, &text(args.preset, &args.model))
         .map_err(|error| Failure::failed(format!("cannot write {shown}: {error}")))?;
     printer.note(format!("wrote {shown}"));
-    printer.note(format!("next: set `data.train` in it, then: plimsoll plan {shown}"));
+    printer.note(format!("next: set `data.train` in it, then run `plimsoll plan {shown}`"));
     Ok(())
 }
 
@@ -50,8 +51,8 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Method, ModelSource, Overrides, Source, load};
     use clap::ValueEnum;
+    use plimsoll_run::config::{Method, ModelSource, Overrides, Source, load};
 
     #[test]
     fn every_preset_is_a_valid_run() {

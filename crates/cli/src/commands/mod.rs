@@ -2,16 +2,18 @@
 
 pub mod bench;
 pub mod init;
+pub mod keys;
 pub mod plan;
 pub mod tokenizer;
 pub mod train;
 
-use crate::config::Resolved;
+use plimsoll_run::config::Resolved;
+
 use crate::printer::{Column, Printer, Table};
 
-/// `--origins`: where each value came from. It is no result of the command, so it goes to stderr.
+/// `--origins`: where each value comes from. It is no result of the command, so it goes to stderr.
 fn print_origins(resolved: &Resolved, printer: &Printer) {
-    let mut table = Table::new(&[Column::left("key"), Column::left("value"), Column::left("from")]);
+    let mut table = Table::new(&[Column::left("key"), Column::left("value"), Column::left("origin")]);
     for row in resolved.origins() {
         table.row([row.path, row.value, row.origin.to_string()]);
     }

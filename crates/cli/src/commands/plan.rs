@@ -1,70 +1,49 @@
 //! `plimsoll plan`.
 
-use plimsoll_plan::{Fixed, PlanError};
-use plimsoll_train::{TrainError, plan_only};
+use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, plan};
 
 use super::print_origins;
 use crate::args::PlanArgs;
-use crate::error::Failure;
-use crate::machine::Planned;
 use crate::printer::Printer;
-use crate::tables::Measured;
-use crate::trouble::unprepared;
-use crate::{machine, spec, tables};
+use crate::tables;
 
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     let file = args.file.as_deref();
     let resolved = args.common.resolve(file)?;
-    let Planned { profile: device, notes, card } = machine::planned(&resolved, args.common.remeasure)?;
-    let resolved = args.common.resolve_on(device.backing, resolved, file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let spec = spec::spec(&resolved, &device)?;
-    let room = machine::room(&resolved, &device, card.as_ref());
-    let fixed = Fixed {
-        gpu_context_bytes: device.context_bytes,
-        host_process_bytes: device.host_process_bytes,
-        host_data_bytes: 0,
-    };
-    match plan_only(&spec, &device, room.budgets, fixed) {
-        Ok((chosen, _)) => {
-            let report = &chosen.report;
-            notes.iter().chain(&room.note).for_each(|note| printer.note(note));
-            if printer.is_json() {
-                printer.json(report);
-            } else {
-                printer.data(tables::decisions(report));
-                printer.data(tables::memory(report, Measured::default()));
-                if report.modes.is_some() {
-                    printer.data(tables::modes(report));
-                }
-                printer.data(tables::alternatives(&report.alternatives));
-            }
-            Ok(())
+    let PlannedRun { report, notes } = plan(&resolved, args.common.options(file)).inspect_err(|failure| {
+        if let Cause::DoesNotFit(Some(refusal)) = &failure.cause {
+            show_refusal(refusal, printer);
         }
-        Err(error) => {
-            if let TrainError::Plan(refusal) = &error {
-                show_refusal(refusal, &device.name, printer);
-            }
-            Err(unprepared(error, &resolved, &room))
-        }
+    })?;
+    notes.iter().for_each(|note| printer.note(note));
+    if printer.is_json() {
+        printer.json(&report);
+        return Ok(());
     }
+    printer.data(tables::decisions(&report));
+    printer.data(tables::memory(&report, Measured::default()));
+    if report.modes.is_some() {
+        printer.data(tables::modes(&report));
+    }
+    printer.data(tables::alternatives(&report.alternatives));
+    Ok(())
 }
 
 /// What was tried, before the error says what to do.
-fn show_refusal(refusal: &PlanError, device: &str, printer: &Printer) {
-    let PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, alternatives, .. } = refusal else { return };
+fn show_refusal(refusal: &Refusal, printer: &Printer) {
     if printer.is_json() {
         printer.json(&serde_json::json!({
             "fits": false,
-            "device": device,
-            "memory": memory,
-            "budget_bytes": budget_bytes,
-            "needed_bytes": needed_bytes,
-            "alternatives": alternatives,
+            "device": refusal.device,
+            "memory": refusal.memory.to_string(),
+            "budget_bytes": refusal.budget_bytes,
+            "needed_bytes": refusal.needed_bytes,
+            "alternatives": refusal.alternatives,
         }));
-    } else if !alternatives.is_empty() {
-        printer.report(tables::alternatives(alternatives));
+    } else if !refusal.alternatives.is_empty() {
+        printer.report(tables::alternatives(&refusal.alternatives));
     }
 }

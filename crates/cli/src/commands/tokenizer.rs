@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use plimsoll_data::{
-    DataError, Source, TrainedTokenizer, VocabularyKind, VocabularyOptions, VocabularyProgress, train_tokenizer,
-};
+use plimsoll_data::{Source, TrainedTokenizer, VocabularyKind, VocabularyOptions, VocabularyProgress, train_tokenizer};
+use plimsoll_run::config::Budget;
+use plimsoll_run::{Failure, bytes, requested_vocabulary};
 use serde_json::json;
 
 use crate::args::{TokenizerCommand, TokenizerTrainArgs, Vocabulary};
-use crate::config::Budget;
-use crate::error::Failure;
-use crate::printer::{Printer, bytes};
+use crate::printer::Printer;
 
 pub fn run(command: &TokenizerCommand, printer: &Printer) -> Result<(), Failure> {
     match command {
@@ -26,11 +24,7 @@ fn train(args: &TokenizerTrainArgs, printer: &Printer) -> Result<(), Failure> {
     let total = options.limit_bytes.map_or(source.bytes(), |limit| limit.min(source.bytes()));
     let mut progress = printer.progress("reading", total);
     let mut count = |so_far: VocabularyProgress| progress.advance_to(so_far.text_bytes.min(total));
-    let trained = train_tokenizer(&source, &options, &mut count).map_err(|error| match error {
-        // What was asked for, not what was read.
-        DataError::Vocabulary { .. } | DataError::UnknownTemplate { .. } => Failure::usage(error.to_string()),
-        error => error.into(),
-    })?;
+    let trained = train_tokenizer(&source, &options, &mut count).map_err(requested_vocabulary)?;
     progress.finish();
     trained.save(&args.out)?;
     report(&trained, args, printer);
@@ -40,8 +34,8 @@ fn train(args: &TokenizerTrainArgs, printer: &Printer) -> Result<(), Failure> {
 fn refuse_to_overwrite(folder: &Path, force: bool) -> Result<(), Failure> {
     let path = folder.join("tokenizer.json");
     if path.exists() && !force {
-        return Err(Failure::usage(format!("{} exists already", path.display()))
-            .hint("name another folder with --out, or overwrite it with --force"));
+        return Err(Failure::usage(format!("{} already exists", path.display()))
+            .hint("choose another folder with --out, or overwrite it with --force"));
     }
     Ok(())
 }
@@ -61,18 +55,20 @@ fn options(args: &TokenizerTrainArgs) -> Result<VocabularyOptions, Failure> {
 fn size(text: &str) -> Result<u64, Failure> {
     match Budget::parse(text) {
         Ok(Budget::Bytes(bytes)) => Ok(bytes),
-        _ => Err(Failure::usage(format!("--limit must be a size, not `{text}`")).hint("write it as 2GiB or 500MiB")),
+        _ => {
+            Err(Failure::usage(format!("--limit must be a size, not `{text}`")).hint("for example `2GiB` or `500MiB`"))
+        }
     }
 }
 
 fn report(trained: &TrainedTokenizer, args: &TokenizerTrainArgs, printer: &Printer) {
     let VocabularyProgress { rows, bad_rows, text_bytes, words, dropped } = trained.counted;
     if bad_rows > 0 {
-        printer.warning(format!("{bad_rows} of {rows} rows could not be used and were left out"));
+        printer.warning(format!("skipped {bad_rows} of {rows} rows: unreadable"));
     }
     if trained.vocab_size < args.vocab_size {
         printer.warning(format!(
-            "the texts hold no more than {} tokens, fewer than the {} asked for",
+            "the text yields only {} tokens, fewer than the {} requested",
             trained.vocab_size, args.vocab_size
         ));
     }
@@ -83,7 +79,7 @@ fn report(trained: &TrainedTokenizer, args: &TokenizerTrainArgs, printer: &Print
         }));
     } else {
         printer.data(format!(
-            "{}: {} tokens from {rows} rows, {} of text, {words} different words",
+            "{}: {} tokens from {rows} rows, {} of text, {words} distinct words",
             args.out.display(),
             trained.vocab_size,
             bytes(text_bytes)

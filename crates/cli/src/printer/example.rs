@@ -1,35 +1,24 @@
-//! An example for people to look at: what of it is learnt stands between ⟦ and ⟧, or in colour.
+//! An example for people to look at: text with loss stands between ⟦ and ⟧, or in colour.
 
-/// A run of text, all of it learnt or none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    pub text: String,
-    pub learnt: bool,
-}
-
-/// Texts, each with a line above it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExampleText(pub Vec<(String, Vec<Piece>)>);
+use plimsoll_run::{ExampleText, Piece};
 
 /// Characters of a piece that are shown, the last third of them from its end.
 const PIECE_CHARS_MAX: usize = 240;
 /// Pieces of a text that are shown.
 const PIECES_MAX: usize = 8;
 
-impl ExampleText {
-    pub(super) fn render(&self, colour: bool) -> String {
-        let text = |(lead, pieces): &(String, Vec<Piece>)| {
-            let shown: String = pieces.iter().take(PIECES_MAX).map(|piece| mark(piece, colour)).collect();
-            let more = if pieces.len() > PIECES_MAX { " …" } else { "" };
-            format!("{lead}\n  {shown}{more}")
-        };
-        self.0.iter().map(text).collect::<Vec<_>>().join("\n")
-    }
+pub fn render(example: &ExampleText, colour: bool) -> String {
+    let text = |(lead, pieces): &(String, Vec<Piece>)| {
+        let shown: String = pieces.iter().take(PIECES_MAX).map(|piece| mark(piece, colour)).collect();
+        let more = if pieces.len() > PIECES_MAX { " …" } else { "" };
+        format!("{lead}\n  {shown}{more}")
+    };
+    example.0.iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
 fn mark(piece: &Piece, colour: bool) -> String {
     let text = visible(&shortened(&piece.text));
-    match (piece.learnt, colour) {
+    match (piece.has_loss, colour) {
         (false, _) => text,
         (true, false) => format!("⟦{text}⟧"),
         (true, true) => format!("\x1b[1;32m{text}\x1b[0m"),
@@ -62,15 +51,15 @@ fn visible(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn piece(text: &str, learnt: bool) -> Piece {
-        Piece { text: text.to_owned(), learnt }
+    fn piece(text: &str, has_loss: bool) -> Piece {
+        Piece { text: text.to_owned(), has_loss }
     }
 
     #[test]
-    fn what_is_learnt_can_be_seen() {
+    fn text_with_loss_is_marked() {
         let example = ExampleText(vec![("first:".to_owned(), vec![piece("1\n+\x1b[2J", false), piece("2", true)])]);
-        assert_eq!(example.render(false), "first:\n  1↵+\u{FFFD}[2J⟦2⟧");
-        assert_eq!(example.render(true), "first:\n  1↵+\u{FFFD}[2J\x1b[1;32m2\x1b[0m");
+        assert_eq!(render(&example, false), "first:\n  1↵+\u{FFFD}[2J⟦2⟧");
+        assert_eq!(render(&example, true), "first:\n  1↵+\u{FFFD}[2J\x1b[1;32m2\x1b[0m");
     }
 
     #[test]
@@ -80,7 +69,7 @@ mod tests {
         assert_eq!(shown.chars().count(), PIECE_CHARS_MAX + " … ".chars().count());
         assert!(shown.starts_with("aaa") && shown.ends_with("ab"));
         let many = vec![piece("x", false); 100];
-        let rendered = ExampleText(vec![("lead".to_owned(), many)]).render(false);
+        let rendered = render(&ExampleText(vec![("lead".to_owned(), many)]), false);
         assert_eq!(rendered, format!("lead\n  {} …", "x".repeat(PIECES_MAX)));
     }
 }

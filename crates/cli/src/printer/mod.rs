@@ -4,7 +4,6 @@
 //! stderr is a terminal. A closed pipe ends the writing quietly: `plimsoll plan | head` is no error.
 
 mod example;
-mod format;
 mod progress;
 mod steps;
 mod table;
@@ -13,13 +12,11 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 
-pub use example::{ExampleText, Piece};
-pub use format::{bytes, duration};
+use plimsoll_run::Failure;
+
 pub use progress::Progress;
 pub use steps::{EvalLine, StepLine, StepLog};
 pub use table::{Column, Table};
-
-use crate::error::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Printer {
@@ -50,7 +47,7 @@ impl Printer {
         self.json
     }
 
-    /// What was asked for: to stdout.
+    /// A result: to stdout.
     pub fn data(&self, text: impl Display) {
         let _ = writeln!(io::stdout().lock(), "{text}");
     }
@@ -59,11 +56,11 @@ impl Printer {
     pub fn json(&self, value: &impl serde::Serialize) {
         match serde_json::to_string(value) {
             Ok(text) => self.data(text),
-            Err(error) => self.warning(format!("a result could not be written as JSON: {error}")),
+            Err(error) => self.warning(format!("could not write a result as JSON: {error}")),
         }
     }
 
-    /// Something worth knowing: to stderr, unless quiet.
+    /// A remark: to stderr, unless quiet.
     pub fn note(&self, text: impl Display) {
         if !self.quiet {
             self.line(text);
@@ -81,7 +78,7 @@ impl Printer {
     }
 
     pub fn failure(&self, failure: &Failure) {
-        self.line(format!("{} {}", self.painted("error:", Colour::Red), failure.message));
+        self.line(format!("{} {}", self.painted("error:", Colour::Red), failure.message()));
         for hint in &failure.hints {
             self.line(format!("{} {hint}", self.painted("hint:", Colour::Cyan)));
         }

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use plimsoll_run::duration;
 
-use super::{Printer, duration};
+use super::Printer;
 
 /// Where no bar can be drawn, a line at most this often.
 const LINE_EVERY: Duration = Duration::from_secs(20);

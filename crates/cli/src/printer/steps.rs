@@ -4,30 +4,34 @@ use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
-use plimsoll_train::PairMetrics;
+use plimsoll_run::{ExampleText, Metrics, bytes, duration};
 
-use super::{ExampleText, Printer, Progress, bytes, duration};
+use super::example::render;
+use super::{Printer, Progress};
+
+/// Of a metric's column, unless its name is longer.
+const METRIC_WIDTH: usize = 8;
 
 /// What one update did.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct StepLine {
     pub step: u64,
     pub loss: f64,
-    pub pairs: Option<PairMetrics>,
+    pub metrics: Metrics,
     pub lr: f64,
     pub grad_norm: f64,
     pub tokens_per_s: f64,
     pub step_ms: f64,
-    /// What the run uses of the memory that is its narrowest.
+    /// Host memory in use.
     pub used_bytes: u64,
 }
 
 /// What an evaluation found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EvalLine {
     pub step: u64,
     pub loss: f64,
-    pub pairs: Option<PairMetrics>,
+    pub metrics: Metrics,
     pub took: Duration,
 }
 
@@ -35,7 +39,7 @@ pub struct EvalLine {
 pub struct StepLog {
     printer: Printer,
     progress: Progress,
-    /// `None` once a line could not be written; a run is not given up for its log.
+    /// `None` once a line could not be written; a run does not fail for its log.
     file: Option<File>,
     step_width: usize,
     headed: bool,
@@ -55,7 +59,7 @@ impl StepLog {
     pub fn step(&mut self, line: &StepLine) {
         if !self.headed {
             self.headed = true;
-            self.note(&head(self.step_width, line.pairs.is_some()));
+            self.note(&head(self.step_width, &line.metrics));
         }
         self.note(&step(line, self.step_width));
         self.progress.advance_to(line.step);
@@ -73,8 +77,8 @@ impl StepLog {
 
     /// An example, in colour where there is colour.
     pub fn example(&mut self, example: &ExampleText) {
-        self.progress.line(&example.render(self.printer.colour));
-        self.record(&example.render(false));
+        self.progress.line(&render(example, self.printer.colour));
+        self.record(&render(example, false));
     }
 
     /// A result: to stdout.
@@ -87,7 +91,7 @@ impl StepLog {
     pub fn record(&mut self, text: &str) {
         let Some(file) = &mut self.file else { return };
         if let Err(error) = writeln!(file, "{text}") {
-            self.printer.warning(format!("log.txt ends here: {error}"));
+            self.printer.warning(format!("cannot write log.txt any further: {error}"));
             self.file = None;
         }
     }
@@ -98,23 +102,24 @@ impl StepLog {
     }
 }
 
-fn head(width: usize, pairs: bool) -> String {
-    let counted = if pairs { format!("  {:>8}  {:>8}", "accuracy", "margin") } else { String::new() };
+fn head(width: usize, metrics: &Metrics) -> String {
+    let names: String = metrics.iter().map(|(name, _)| format!("  {name:>METRIC_WIDTH$}")).collect();
     format!(
-        "{:>width$}  {:>9}{counted}  {:>9}  {:>9}  {:>9}  {:>9}  {:>11}",
+        "{:>width$}  {:>9}{names}  {:>9}  {:>9}  {:>9}  {:>9}  {:>11}",
         "step", "loss", "lr", "grad norm", "tokens/s", "ms/step", "memory"
     )
 }
 
-/// The columns of a task with pairs.
-fn counted(pairs: Option<PairMetrics>) -> String {
-    pairs.map_or_else(String::new, |p| format!("  {:>6.1} %  {:>8.4}", 100.0 * p.accuracy, p.margin))
+/// The columns of the task's own metrics, below their names.
+fn values(metrics: &Metrics) -> String {
+    let column = |(name, value): &(&str, f64)| format!("  {value:>width$.4}", width = name.len().max(METRIC_WIDTH));
+    metrics.iter().map(column).collect()
 }
 
 fn step(line: &StepLine, width: usize) -> String {
-    let counted = counted(line.pairs);
+    let values = values(&line.metrics);
     format!(
-        "{:>width$}  {:>9.5}{counted}  {:>9.3e}  {:>9.4}  {:>9.0}  {:>9.1}  {:>11}",
+        "{:>width$}  {:>9.5}{values}  {:>9.3e}  {:>9.4}  {:>9.0}  {:>9.1}  {:>11}",
         line.step,
         line.loss,
         line.lr,
@@ -126,8 +131,8 @@ fn step(line: &StepLine, width: usize) -> String {
 }
 
 fn eval(line: &EvalLine, width: usize) -> String {
-    let counted = counted(line.pairs);
-    format!("{:>width$}  {:>9.5}{counted}  evaluation, {}", line.step, line.loss, duration(line.took))
+    let values = values(&line.metrics);
+    format!("{:>width$}  {:>9.5}{values}  evaluation, {}", line.step, line.loss, duration(line.took))
 }
 
 #[cfg(test)]
@@ -139,29 +144,30 @@ mod tests {
         let update = StepLine {
             step: 12,
             loss: 8.317_766,
-            pairs: None,
+            metrics: Vec::new(),
             lr: 1e-4,
             grad_norm: 1.25,
             tokens_per_s: 11_930.4,
             step_ms: 171.66,
             used_bytes: 410 << 20,
         };
-        let evaluation = EvalLine { step: 12, loss: 7.5, pairs: None, took: Duration::from_millis(1500) };
-        let lines = [head(4, false), step(&update, 4), eval(&evaluation, 4)].join("\n");
+        let evaluation = EvalLine { step: 12, loss: 7.5, metrics: Vec::new(), took: Duration::from_millis(1500) };
+        let lines = [head(4, &update.metrics), step(&update, 4), eval(&evaluation, 4)].join("\n");
         assert_eq!(
             lines,
             "step       loss         lr  grad norm   tokens/s    ms/step       memory\n\
              \x20 12    8.31777   1.000e-4     1.2500      11930      171.7    410.0 MiB\n\
              \x20 12    7.50000  evaluation, 1.5 s"
         );
-        let pairs = Some(PairMetrics { accuracy: 0.6845, margin: -0.25 });
-        let (update, evaluation) = (StepLine { pairs, ..update }, EvalLine { pairs, ..evaluation });
-        let lines = [head(4, true), step(&update, 4), eval(&evaluation, 4)].join("\n");
+        let metrics = vec![("accuracy", 0.6845), ("margin", -0.25), ("bits_per_byte", 1.5)];
+        let update = StepLine { metrics: metrics.clone(), ..update };
+        let evaluation = EvalLine { metrics: metrics.clone(), ..evaluation };
+        let lines = [head(4, &metrics), step(&update, 4), eval(&evaluation, 4)].join("\n");
         assert_eq!(
             lines,
-            "step       loss  accuracy    margin         lr  grad norm   tokens/s    ms/step       memory\n\
-             \x20 12    8.31777    68.5 %   -0.2500   1.000e-4     1.2500      11930      171.7    410.0 MiB\n\
-             \x20 12    7.50000    68.5 %   -0.2500  evaluation, 1.5 s"
+            "step       loss  accuracy    margin  bits_per_byte         lr  grad norm   tokens/s    ms/step       memory\n\
+             \x20 12    8.31777    0.6845   -0.2500         1.5000   1.000e-4     1.2500      11930      171.7    410.0 MiB\n\
+             \x20 12    7.50000    0.6845   -0.2500         1.5000  evaluation, 1.5 s"
         );
     }
 }

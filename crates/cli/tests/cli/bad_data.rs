@@ -36,8 +36,8 @@ fn no_file_named() {
         &Refusal {
             args: &ARGS,
             code: 2,
-            expected: "error: `data.train` is missing: name the file or files to train on\n\
-                hint: data: {train: train.jsonl}\n",
+            expected: "error: `data.train` is missing\n\
+                hint: set it to the file or files to train on, as in data: {train: train.jsonl}\n",
         },
     );
 }

@@ -8,8 +8,8 @@ fn what_this_version_cannot_do() {
     let check = |setting: &str, supported: &str| {
         let (key, value) = setting.split_once('=').unwrap();
         let expected = format!(
-            "error: --set {key}: `{key}` is `{value}`, which this version does not support yet\n\
-             hint: supported now: {supported}\n"
+            "error: --set {key}: `{key}` is `{value}`, which is not supported yet\n\
+             hint: supported: {supported}\n"
         );
         refused_set(&world, setting, 2, &expected);
     };
@@ -21,7 +21,7 @@ fn what_this_version_cannot_do() {
     for task in ["seq2seq", "ranking"] {
         let said = world.run(&["train", "run.yaml", "--set", &format!("task={task}")]);
         assert_eq!(said.code, Some(2));
-        let expected = format!("error: --set task: `task` is `{task}`, which this version does not support yet\n");
+        let expected = format!("error: --set task: `task` is `{task}`, which is not supported yet\n");
         assert!(said.stderr.starts_with(&expected), "{}", said.stderr);
     }
 }
@@ -39,8 +39,8 @@ fn unknown_model() {
 
 #[test]
 fn preset_without_weights() {
-    let expected = "error: run.yaml:1:8: the preset `smollm2-135m` has a shape but no weights\n\
-        hint: give the folder of a downloaded model, or train from random weights with init: random\n";
+    let expected = "error: run.yaml:1:8: the preset `smollm2-135m` has no weights\n\
+        hint: set `model` to the folder of a downloaded model, or train from random weights with `init: random`\n";
     let args = ["train", "run.yaml", "--out", "out"];
     refused(
         |world| world.edit("run.yaml", "model: model", "model: smollm2-135m"),
@@ -109,7 +109,7 @@ fn batch_that_is_not_whole_sequences() {
         &World::new(),
         "batch.tokens=31",
         2,
-        "error: --set batch.tokens: a batch of 31 tokens may be too small for a sequence of 32 tokens\n\
+        "error: --set batch.tokens: `batch.tokens` is 31, but one sequence may have 32 tokens (data.max_length)\n\
          hint: set batch.tokens to 32 or more, or lower data.max_length\n",
     );
 }
@@ -150,8 +150,8 @@ fn unknown_device() {
     let world = World::new();
     for device in ["RTX 4090", "RTX 9999"] {
         let expected = format!(
-            "error: --device: device `{device}` cannot run anything: it is a name, not a device of this machine\n\
-             hint: use --device cpu or --device cuda:0; `plimsoll plan` plans for any card in its table\n"
+            "error: --device: `{device}` is not a device of this machine\n\
+             hint: use --device cpu or --device cuda:0; `plimsoll plan` accepts any GPU in its table\n"
         );
         let args = ["train", "run.yaml", "--out", "out", "--device", device];
         refused_in(&world, &Refusal { args: &args, code: 2, expected: &expected });
@@ -163,7 +163,8 @@ fn unknown_device() {
     assert!(said.stderr.contains("hint: ") || said.stderr.contains("GPU 99"), "{}", said.stderr);
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 9999"]);
     assert_eq!(said.code, Some(2));
-    let expected = "error: --device: device `RTX 9999` is not in the table\nhint: known are RTX 3060 12GB, RTX 3090, ";
+    let expected =
+        "error: --device: unknown device `RTX 9999`\nhint: expected cpu, cuda:N or one of: RTX 3060 12GB, RTX 3090, ";
     assert!(said.stderr.starts_with(expected), "{}", said.stderr);
 }
 
@@ -193,8 +194,8 @@ fn out_that_is_taken() {
 
 #[test]
 fn best_checkpoint_without_held_out_data() {
-    let expected = "error: --set save.best: `save.best` compares held-out losses, but the run has no held-out data\n\
-        hint: set data.eval or data.eval_split, or leave save.best out\n";
+    let expected = "error: --set save.best: `save.best` compares evaluation losses, but the run has no evaluation data\n\
+        hint: set data.eval or data.eval_split, or remove save.best\n";
     let args = ["train", "run.yaml", "--out", "out", "--set", "save.best=loss"];
     refused(|world| world.edit("run.yaml", "eval: train.jsonl, ", ""), &Refusal { args: &args, code: 2, expected });
 }

@@ -9,30 +9,30 @@ fn said(world: &World, args: &[&str]) -> String {
 #[test]
 fn a_run_says_what_its_rows_are_and_shows_the_first() {
     let world = World::new();
-    let told = said(&world, &["--out", "a"]);
+    let text = said(&world, &["--out", "a"]);
     for line in [
-        "rows of train.jsonl are taken for prompt-response: columns prompt, response",
-        "data: memory, because the tokenised data takes about 0.0 MiB, little enough to hold",
-        "first example, ",
+        "train.jsonl: detected format: prompt-response: columns prompt, response",
+        "data mode: memory, because the tokenised data takes about 0.0 MiB, little enough to hold",
+        "first example: ",
     ] {
-        assert_eq!(told.lines().filter(|l| l.starts_with(line)).count(), 1, "{line}\n{told}");
+        assert_eq!(text.lines().filter(|l| l.starts_with(line)).count(), 1, "{line}\n{text}");
     }
-    let mut lines = told.lines().skip_while(|line| !line.starts_with("first example"));
-    assert!(lines.next().is_some_and(|line| line.contains("of them learnt")), "{told}");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("first example"));
+    assert!(lines.next().is_some_and(|line| line.contains(" with loss")), "{text}");
     let example = lines.next().unwrap_or_default();
     assert!(example.contains("1 and 1?") && example.contains("⟦2"), "{example}");
     assert!(example.trim_end().ends_with('⟧'), "{example}");
-    assert!(told.contains("first update: 4 sequences, "), "{told}");
-    assert!(told.contains("training data: 24 sequences, "), "{told}");
-    assert!(!told.contains('\x1b') && !told.contains('\r'), "nothing is coloured or redrawn");
+    assert!(text.contains("first update: 4 sequences, "), "{text}");
+    assert!(text.contains("training data: 24 sequences, "), "{text}");
+    assert!(!text.contains('\x1b') && !text.contains('\r'), "nothing is coloured or redrawn");
     assert!(world.text("a/log.txt").contains(example), "the log has it too");
 }
 
 #[test]
-fn a_cache_is_named_and_the_reason_told() {
+fn a_cache_is_named_with_the_reason() {
     let world = World::new();
-    let told = said(&world, &["--out", "a", "--set", "data.mode=cached", "--set", "data.cache=kept"]);
-    assert!(told.contains("data: cached in kept, because data.mode says so"), "{told}");
+    let text = said(&world, &["--out", "a", "--set", "data.mode=cached", "--set", "data.cache=kept"]);
+    assert!(text.contains("data mode: cached in kept, because data.mode is set"), "{text}");
     assert_eq!(world.names("kept").len(), 1);
 }
 
@@ -44,10 +44,10 @@ fn a_pair_is_shown_with_both_sides() {
     world.write("train.jsonl", rows);
     world.edit("run.yaml", "max_length: 32", "max_length: 48");
     world.edit("run.yaml", "micro_batch_tokens: 64", "micro_batch_tokens: 192");
-    let told = said(&world, &["--out", "a", "--set", "task=reward"]);
-    assert!(told.contains("taken for pairs: columns prompt, chosen, rejected"), "{told}");
-    assert!(told.contains("first pair, the preferred side") && told.contains("the other side"), "{told}");
-    assert!(!told.contains('⟦'), "no token bears loss of its own: {told}");
+    let text = said(&world, &["--out", "a", "--set", "task=reward"]);
+    assert!(text.contains("detected format: pairs: columns prompt, chosen, rejected"), "{text}");
+    assert!(text.contains("first pair, chosen: ") && text.contains("first pair, rejected: "), "{text}");
+    assert!(!text.contains('⟦'), "no token bears loss of its own: {text}");
 }
 
 /// Two files whose rows have different lengths, so that tokens tell where sequences came from.
@@ -65,12 +65,12 @@ fn sources_come_in_the_shares_of_their_weights() {
     let mut sums = Vec::new();
     for mode in ["memory", "cached", "streaming"] {
         let mode_set = format!("data.mode={mode}");
-        let told = said(
+        let text = said(
             &world,
             &["--out", mode, "--steps", "16", "--set", "batch.sequences=64", "--set", train, "--set", &mode_set],
         );
-        assert!(told.contains("rows of short.jsonl are taken for text: column text"), "{told}");
-        assert!(told.contains("rows of long.jsonl are taken for text: column text"), "{told}");
+        assert!(text.contains("short.jsonl: detected format: text: column text"), "{text}");
+        assert!(text.contains("long.jsonl: detected format: text: column text"), "{text}");
         let steps: Vec<_> = world.metrics(mode).into_iter().filter(|line| line.get("tokens").is_some()).collect();
         let sum = |key: &str| steps.iter().map(|step| step[key].as_u64().unwrap()).sum::<u64>();
         sums.push((sum("sequences"), sum("tokens")));
@@ -91,8 +91,8 @@ fn weights_are_kept_in_the_resolved_run() {
 #[test]
 fn a_batch_in_tokens_takes_what_fits() {
     let world = World::new();
-    let told = said(&world, &["--out", "a", "--set", "batch={tokens: 150}", "--set", "schedule={epochs: 2}"]);
-    assert!(told.contains("at most 150 tokens, 4 sequences or more"), "{told}");
+    let text = said(&world, &["--out", "a", "--set", "batch={tokens: 150}", "--set", "schedule={epochs: 2}"]);
+    assert!(text.contains("at most 150 tokens, 4 sequences or more"), "{text}");
     let steps: Vec<_> = world.metrics("a").into_iter().filter(|line| line.get("tokens").is_some()).collect();
     let of = |key: &str| steps.iter().map(|step| step[key].as_u64().unwrap()).collect::<Vec<_>>();
     let longest = 32;
@@ -116,8 +116,8 @@ fn a_batch_in_tokens_of_pairs() {
     world.write("train.jsonl", rows);
     world.edit("run.yaml", "max_length: 32", "max_length: 48");
     world.edit("run.yaml", "micro_batch_tokens: 64", "micro_batch_tokens: 96");
-    let told = said(&world, &["--out", "a", "--set", "task=reward", "--set", "batch={tokens: 200}"]);
-    assert!(told.contains("at most 200 tokens, 4 sequences or more"), "{told}");
+    let text = said(&world, &["--out", "a", "--set", "task=reward", "--set", "batch={tokens: 200}"]);
+    assert!(text.contains("at most 200 tokens, 4 sequences or more"), "{text}");
     for step in world.metrics("a").into_iter().filter(|line| line.get("tokens").is_some()) {
         assert!(step["tokens"].as_u64().unwrap() <= 200 && step["sequences"].as_u64().unwrap() % 2 == 0, "{step}");
     }
@@ -134,18 +134,18 @@ fn held_out_rows_of_a_mixture_are_those_it_is_not_trained_on() {
     for mode in ["memory", "cached", "streaming"] {
         let data = format!("data={{{train}, eval_split: 0.25, max_length: 32, mode: {mode}}}");
         let epochs = ["--set", "schedule={epochs: 1}"];
-        let told = said(&world, &[&["--out", mode, "--set", &data][..], &epochs].concat());
-        let kept = figures(&told, "training data: ");
+        let text = said(&world, &[&["--out", mode, "--set", &data][..], &epochs].concat());
+        let kept = figures(&text, "training data: ");
         let evals: Vec<_> = world.metrics(mode).into_iter().filter(|line| line.get("eval").is_some()).collect();
         let held = |key: &str| evals[0]["eval"][key].as_u64().unwrap();
-        assert_eq!(kept[0] + held("sequences"), 24, "{mode}: {told}");
-        // A text of n letters and its end has n tokens that are learnt.
-        assert_eq!(kept[2] + held("tokens"), (1..25).sum::<u64>(), "{mode}: {told}");
+        assert_eq!(kept[0] + held("sequences"), 24, "{mode}: {text}");
+        // A text of n letters and its end has n tokens with loss.
+        assert_eq!(kept[2] + held("tokens"), (1..25).sum::<u64>(), "{mode}: {text}");
     }
 }
 
 /// The numbers of the line that begins so.
-fn figures(told: &str, begin: &str) -> Vec<u64> {
-    let line = told.lines().find_map(|line| line.strip_prefix(begin)).unwrap_or_else(|| panic!("{begin}: {told}"));
+fn figures(text: &str, begin: &str) -> Vec<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(begin)).unwrap_or_else(|| panic!("{begin}: {text}"));
     line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }

@@ -13,7 +13,7 @@ fn out_that_cannot_be_made() {
     assert_eq!(
         said.stderr,
         "error: cannot write train.jsonl/out: Not a directory (os error 20)\n\
-         hint: choose a folder that can be written with --out\n"
+         hint: choose a writable folder with --out\n"
     );
 }
 

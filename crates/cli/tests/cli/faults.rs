@@ -1,5 +1,5 @@
 //! Devices that are not there, or not as they should be. Every case holds with and without a GPU in the machine: the
-//! driver, if there is one, is told to show none.
+//! driver, if there is one, is set to show none.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -144,14 +144,14 @@ fn drivers_that_cannot_be_used_say_why() {
         "cuda:0",
         3,
         "error: the GPU is full: cuDevicePrimaryCtxRetain found no memory; in use by python (pid 4711) with 12.00 GiB\n\
-         hint: end what holds the memory, or take another card with --device\n",
+         hint: stop the processes that hold the memory, or choose another GPU with --device\n",
     );
 }
 
 /// A driver alone is not enough; what is missing is named with the way to get it. (Where the system has the libraries,
-/// the next thing that is missing is told: a card.)
+/// the next thing that is missing is named: a GPU.)
 #[test]
-fn a_driver_without_its_libraries_is_told_apart() {
+fn a_driver_without_its_libraries_is_recognised() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     compile("driver.c", "libcuda.so", &["-DCOUNT=0"], folder.path());
     let said = bench("cuda:0", Some(folder.path()));

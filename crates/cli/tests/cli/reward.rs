@@ -36,14 +36,14 @@ fn pairs_are_learnt_and_counted() {
     let log = world.text("a/log.txt");
     for line in [
         "training data: 24 sequences, ",
-        "; of 14 rows, 1 left out because they are too long or have no answer, \
-         1 left out because both answers are the same",
-        "the model's files have no score head; it begins with a new one, drawn from the seed",
+        "; of 14 rows, 1 skipped: too long or without an answer, \
+         1 skipped: both answers are identical",
+        "the model's files have no score head; a new one is initialised from the seed",
     ] {
         assert!(said.stderr.contains(line) && log.contains(line), "{line}: {}", said.stderr);
     }
     assert!(said.stderr.contains("loss  accuracy    margin"), "{}", said.stderr);
-    assert!(said.stdout.contains("held-out pairs 100.0 % right"), "{}", said.stdout);
+    assert!(said.stdout.contains("evaluation accuracy 1.0000"), "{}", said.stdout);
 
     let metrics = world.metrics("a");
     let steps: Vec<_> = metrics.iter().filter(|m| m.get("loss").is_some()).collect();
@@ -77,7 +77,7 @@ fn what_makes_no_sense_is_refused() {
         &world,
         "batch.sequences=5",
         2,
-        "error: --set batch.sequences: an update of 5 sequences is not made of pairs, of which each has two sequences\n\
+        "error: --set batch.sequences: `batch.sequences` is 5, but `task: reward` trains on pairs of two sequences\n\
          hint: set batch.sequences to 6, for 3 pairs\n",
     );
     refused_set(
@@ -90,8 +90,8 @@ fn what_makes_no_sense_is_refused() {
         &world,
         "eval.samples=3",
         2,
-        "error: --set eval.samples: `eval.samples` asks for answers, and a reward model makes no text\n\
-         hint: leave eval.samples out\n",
+        "error: --set eval.samples: `eval.samples` generates answers, but a reward model produces no text\n\
+         hint: remove eval.samples\n",
     );
     refused_set(
         &world,

@@ -16,7 +16,7 @@ fn a_folder_becomes_a_tokenizer_that_loads() {
     let world = world();
     let args = ["tokenizer", "train", "--data", "data/a.jsonl", "--out", "new/tokenizer", "--vocab-size", "300"];
     let said = world.run(&[&args[..], &["--special", "<tool>", "--template", "chatml"]].concat()).ok();
-    assert_eq!(said.stdout, "new/tokenizer: 273 tokens from 24 rows, 266 B of text, 62 different words\n");
+    assert_eq!(said.stdout, "new/tokenizer: 273 tokens from 24 rows, 266 B of text, 62 distinct words\n");
     assert_eq!(world.names("new/tokenizer"), ["tokenizer.json", "tokenizer_config.json"]);
     let tokenizer = Tokenizer::from_folder(world.path("new/tokenizer")).expect("loads");
     assert_eq!(tokenizer.vocab_size(), 273);
@@ -28,8 +28,8 @@ fn a_folder_becomes_a_tokenizer_that_loads() {
         &Refusal {
             args: &args,
             code: 2,
-            expected: "error: new/tokenizer/tokenizer.json exists already\n\
-                hint: name another folder with --out, or overwrite it with --force\n",
+            expected: "error: new/tokenizer/tokenizer.json already exists\n\
+                hint: choose another folder with --out, or overwrite it with --force\n",
         },
     );
     world.run(&[&args[..], &["--force"]].concat()).ok();
@@ -44,7 +44,7 @@ fn results_as_json_and_a_warning_where_there_is_too_little_text() {
     assert_eq!((&json["rows"], &json["text_bytes"]), (&2.into(), &57.into()), "{json}");
     let size = json["vocab_size"].as_u64().expect("a number");
     assert!(size < 900, "{json}");
-    let warning = format!("warning: the texts hold no more than {size} tokens, fewer than the 900 asked for\n");
+    let warning = format!("warning: the text yields only {size} tokens, fewer than the 900 requested\n");
     assert_eq!(said.stderr, warning);
 }
 
@@ -74,6 +74,6 @@ fn refusals() {
     check(
         &["data/a.jsonl", "--limit", "plenty"],
         2,
-        "error: --limit must be a size, not `plenty`\nhint: write it as 2GiB or 500MiB\n",
+        "error: --limit must be a size, not `plenty`\nhint: for example `2GiB` or `500MiB`\n",
     );
 }

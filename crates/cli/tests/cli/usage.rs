@@ -46,7 +46,7 @@ fn budget_of_nothing() {
     let expected = |place: &str, key: &str| {
         format!(
             "error: {place}: `{key}` must be a size, a percentage or `auto`, not `0`\n\
-             hint: a budget must be above 0; leave it out or write `auto` to use what is free\n"
+             hint: a budget must be above 0; omit it or set `auto` to use the available memory\n"
         )
     };
     let file = "model: qwen3-0.6b\nmemory: {host: 0}\n";
@@ -73,7 +73,7 @@ fn help_is_a_result() {
         assert!(!said.stdout.is_empty() && said.stderr.is_empty(), "{args:?}");
     }
     let help = world.run(&["--help"]).stdout;
-    for command in ["train", "plan", "bench", "init"] {
+    for command in ["train", "plan", "bench", "keys", "init"] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command}: {help}");
     }
 }
@@ -85,8 +85,8 @@ fn settings_and_environment_are_checked_as_the_file_is() {
         file,
         &["plan", "run.yaml", "--set", "optimizer.lr"],
         2,
-        "error: --set optimizer.lr: no value is given\n\
-         hint: write it as --set KEY=VALUE, for example --set optimizer.lr=1e-4\n",
+        "error: --set optimizer.lr: expected KEY=VALUE\n\
+         hint: for example --set optimizer.lr=1e-4\n",
     );
     check(
         file,
@@ -101,9 +101,9 @@ fn settings_and_environment_are_checked_as_the_file_is() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
-        "error: environment variable PLIMSOLL_SEEDS stands for no known key\n\
+        "error: environment variable PLIMSOLL_SEEDS does not match any configuration key\n\
          hint: did you mean PLIMSOLL_SEED?\n\
-         hint: PLIMSOLL_* mirrors the keys of the run file, as in PLIMSOLL_OPTIMIZER_LR for `optimizer.lr`; unset it\n"
+         hint: PLIMSOLL_* variables mirror the keys of the run file, such as PLIMSOLL_OPTIMIZER_LR for `optimizer.lr`; unset it\n"
     );
 }
 
@@ -126,11 +126,44 @@ fn init_writes_once() {
 
     let again = init(&["--preset", "fastest"]);
     assert_eq!(again.code, Some(2));
-    assert_eq!(again.stderr, "error: run.yaml exists already\nhint: name another file, or overwrite it with --force\n");
+    assert_eq!(
+        again.stderr,
+        "error: run.yaml already exists\nhint: choose another file, or overwrite it with --force\n"
+    );
     assert_eq!(world.text("run.yaml"), first);
 
     init(&["--preset", "fastest", "--force"]).ok();
     assert_ne!(world.text("run.yaml"), first);
     assert_eq!(init(&["absent/run.yaml"]).code, Some(1));
     assert_eq!(world.names("."), ["run.yaml"], "nothing half-written is left");
+}
+
+#[test]
+fn keys_are_a_reference_of_the_run_file() {
+    let world = World::bare("");
+    let line = |args: &[&str], key: &str| {
+        let text = world.run(&[&["keys"], args].concat()).ok().stdout;
+        let found = text.lines().find(|line| line.split_whitespace().next() == Some(key)).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("{key}: {text}"))
+    };
+    let lr = line(&[], "optimizer.lr");
+    assert!(lr.contains("2e-5") && lr.contains("a number above 0") && lr.contains("learning rate"), "{lr}");
+    assert_eq!(line(&["optimizer"], "optimizer.lr").split_whitespace().collect::<Vec<_>>(), {
+        lr.split_whitespace().collect::<Vec<_>>()
+    });
+    let keys = world.run(&["keys", "save", "--json"]).ok().json();
+    let paths: Vec<&str> = keys.as_array().unwrap().iter().map(|key| key["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["save", "save.every", "save.keep", "save.best"]);
+    assert_eq!(keys[2]["default"], "2");
+    assert!(keys.as_array().unwrap().iter().all(|key| key["help"].as_str().is_some_and(|help| !help.is_empty())));
+    refused_in(
+        &world,
+        &Refusal {
+            args: &["keys", "optimizer.learning_rate"],
+            code: 2,
+            expected: "error: unknown key `optimizer.learning_rate`\n\
+                hint: did you mean `optimizer.lr`?\n\
+                hint: `plimsoll keys` lists every key\n",
+        },
+    );
 }

@@ -1,0 +1,22 @@
+//! `plimsoll keys`: the reference of the run file.
+
+use plimsoll_run::Failure;
+use plimsoll_run::config::reference;
+
+use crate::args::KeysArgs;
+use crate::printer::{Column, Printer, Table};
+
+pub fn run(args: &KeysArgs, printer: &Printer) -> Result<(), Failure> {
+    let keys = reference(args.path.as_deref())?;
+    if printer.is_json() {
+        printer.json(&keys);
+        return Ok(());
+    }
+    let mut table =
+        Table::new(&[Column::left("key"), Column::left("default"), Column::left("values"), Column::left("help")]);
+    for key in keys {
+        table.row([key.path, key.default.unwrap_or("-").to_owned(), key.values, key.help]);
+    }
+    printer.data(table);
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! The memory budgets of a run on a device.
+
+use plimsoll_cuda::describe_holders;
+use plimsoll_plan::{Backing, Budgets, DeviceProfile};
+use plimsoll_train::host_available_bytes;
+
+use crate::config::{Budget, Resolved};
+use crate::device::{Card, Device};
+use crate::note::Note;
+use crate::units::bytes;
+
+/// Of what is available, the part an automatic budget takes; the rest is for whoever else runs here.
+const AUTO_FRACTION: f64 = 0.9;
+
+/// Budgets to plan with.
+pub struct Capacity {
+    pub budgets: Budgets,
+    /// Set where the GPU cannot provide all of its budget.
+    pub note: Option<Note>,
+    /// What limits a plan on the GPU, where that is not the budget.
+    pub limit: Option<Limit>,
+}
+
+/// Why a GPU provides less than it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub text: String,
+    /// Whether other processes hold the rest.
+    pub held: bool,
+}
+
+/// The budgets of a run. They are ceilings: on a GPU of this machine, no more is planned for than is available now.
+pub fn capacity(resolved: &Resolved, device: &Device) -> Capacity {
+    let (device, card) = (&device.profile, device.card.as_ref());
+    let mut budgets = budgets(resolved, device);
+    let asked_bytes = budgets.gpu_bytes;
+    let limit = card.and_then(|card| limit(device, card, asked_bytes));
+    if card.is_some() {
+        budgets.gpu_bytes = asked_bytes.min(device.memory_bytes);
+    }
+    let is_cut = budgets.gpu_bytes < asked_bytes;
+    let note = limit.clone().filter(|_| is_cut).map(Note::LessAvailable);
+    Capacity { budgets, note, limit }
+}
+
+/// Why a GPU provides no more than it does, where a budget asks for all that is available, or for more.
+fn limit(profile: &DeviceProfile, card: &Card, budget_bytes: u64) -> Option<Limit> {
+    let available_bytes = profile.memory_bytes;
+    let (name, budget) = (&profile.name, bytes(budget_bytes));
+    let asked = if budget_bytes > card.total_bytes {
+        format!("the budget of {budget} exceeds the {} of {name}", bytes(card.total_bytes))
+    } else if budget_bytes > available_bytes {
+        format!("{name} cannot provide {budget}")
+    } else if budget_bytes == available_bytes && !card.others.is_empty() {
+        format!("{name} is shared")
+    } else {
+        return None;
+    };
+    let available = format!("{asked}: {} available", bytes(available_bytes));
+    let who = match card.others.as_slice() {
+        // The driver's own share is no process's.
+        [] if budget_bytes > card.total_bytes => return Some(Limit { text: available, held: false }),
+        [] => "processes that the driver does not name".to_owned(),
+        others => describe_holders(others),
+    };
+    let held = bytes(card.total_bytes.saturating_sub(available_bytes));
+    Some(Limit { text: format!("{available}, {held} held by {who}"), held: true })
+}
+
+fn budgets(resolved: &Resolved, device: &DeviceProfile) -> Budgets {
+    let memory = &resolved.run.memory;
+    let host_free = host_available_bytes();
+    let (gpu_bytes, host) = match device.backing {
+        Backing::Gpu => (memory.gpu.bytes_of(device.memory_bytes), memory.host.gpu),
+        Backing::Host => (0, memory.host.cpu),
+    };
+    let host_bytes = match host {
+        Budget::Auto => (host_free as f64 * AUTO_FRACTION) as u64,
+        given => given.bytes_of(host_free),
+    };
+    Budgets { gpu_bytes, host_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_cuda::Holder;
+    use plimsoll_plan::known_device;
+
+    use super::*;
+    use crate::config::{Overrides, Source, load};
+
+    const GIB: u64 = 1 << 30;
+
+    fn h200(available_gib: u64) -> DeviceProfile {
+        let profile = known_device("H200").expect("in the table");
+        DeviceProfile { memory_bytes: available_gib * GIB, ..profile }
+    }
+
+    fn card(others: &[Holder]) -> Card {
+        Card { total_bytes: 140 * GIB, others: others.to_vec() }
+    }
+
+    fn python() -> Holder {
+        Holder { pid: 4711, name: Some("python".into()), bytes: Some(79 * GIB) }
+    }
+
+    #[test]
+    fn a_budget_above_the_available_memory_names_who_holds_the_rest() {
+        let check = |others: &[Holder], gib: u64, expected: Option<(&str, bool)>| {
+            let said = limit(&h200(60), &card(others), gib * GIB);
+            assert_eq!(said.as_ref().map(|limit| (limit.text.as_str(), limit.held)), expected);
+        };
+        let shared = [python()];
+        let held = "60.00 GiB available, 80.00 GiB held by python (pid 4711) with 79.00 GiB";
+        check(&shared, 59, None);
+        check(&[], 60, None);
+        check(&shared, 60, Some((&format!("NVIDIA H200 is shared: {held}"), true)));
+        check(&shared, 61, Some((&format!("NVIDIA H200 cannot provide 61.00 GiB: {held}"), true)));
+        let unnamed = "60.00 GiB available, 80.00 GiB held by processes that the driver does not name";
+        check(&[], 140, Some((&format!("NVIDIA H200 cannot provide 140.00 GiB: {unnamed}"), true)));
+        let more = "the budget of 141.00 GiB exceeds the 140.00 GiB of NVIDIA H200: 60.00 GiB available";
+        check(&[], 141, Some((more, false)));
+    }
+
+    /// A budget is a ceiling: where less is available, that is planned for, and said; a GPU of the table has no limit.
+    #[test]
+    fn plans_are_for_the_available_memory() {
+        let check = |gpu: &str, available_gib: u64, card: Option<Card>, planned_gib: u64, is_said: bool| {
+            let text = format!("model: tiny\nmemory: {{gpu: {gpu}}}\n");
+            let resolved = load(Source::Embedded { name: "run.yaml", text: &text }, &Overrides::default()).unwrap();
+            let device = Device { profile: h200(available_gib), notes: Vec::new(), card };
+            let capacity = capacity(&resolved, &device);
+            assert_eq!((capacity.budgets.gpu_bytes / GIB, capacity.note.is_some()), (planned_gib, is_said), "{gpu}");
+        };
+        let shared = || Some(card(&[python()]));
+        check("61GiB", 60, shared(), 60, true);
+        check("200GiB", 60, shared(), 60, true);
+        check("60GiB", 60, shared(), 60, false);
+        check("auto", 60, shared(), 60, false);
+        check("50%", 60, shared(), 30, false);
+        check("61GiB", 60, None, 61, false);
+    }
+}

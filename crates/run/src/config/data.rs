@@ -1,0 +1,45 @@
+//! `data`: the training and evaluation data.
+
+use super::kind::Range;
+use super::schema::{boolean, budget, integer, number, sources, text, texts, up_to, word};
+use super::section::section;
+use super::size::Budget;
+use super::sources::SourceEntry;
+use super::words::{DataFormat, DataMode, Overlong};
+
+section! {
+    pub struct DataConfig {
+        /// Training files: a path, a folder, a pattern, a list of them, or a list of {path, weight}. `plan` and
+        /// `bench` need none.
+        train: Vec<SourceEntry> = sources(), also ["path"];
+        /// Evaluation files.
+        eval: Vec<String> = texts(), also ["validation", "test"];
+        /// Fraction of the training rows held out for evaluation, instead of `data.eval`.
+        eval_split: Option<f64> = number(Range::BETWEEN), also ["val_set_size"];
+        /// Columns of a row; `auto` detects them.
+        format: DataFormat = word::<DataFormat>(), default "auto";
+        /// The most tokens of a sequence; memory grows with it.
+        max_length: u64 = integer(2, 1 << 24), default "1024",
+            also ["max_seq_length", "sequence_len", "cutoff_len"];
+        /// What happens to a sequence longer than `data.max_length`.
+        overlong: Overlong = word::<Overlong>(), default "error";
+        /// Whether the training rows are shuffled.
+        shuffle: bool = boolean(), default "true";
+        /// Folder of the tokenizer; the model's folder if unset.
+        tokenizer: Option<String> = text(), also ["tokenizer_name", "tokenizer_path"];
+        /// Chat template: `auto`, a built-in name, or a .jinja file.
+        template: String = text(), default "auto", also ["chat_template"];
+        /// Where tokenised data is stored; `auto` decides by its size, the budget and the disk.
+        mode: DataMode = word::<DataMode>(), default "auto", also ["streaming"];
+        /// Folder of the token cache; beside the run folder if unset.
+        cache: Option<String> = text(), also ["dataset_prepared_path", "cache_dir"];
+        /// The most tokenised data that a stream holds; `auto` is 96MiB.
+        buffer: Budget = budget(), default "auto", also ["shuffle_buffer", "buffer_size"];
+        /// Tokenising threads; one per core, at most 16, if unset.
+        workers: Option<u64> = up_to(1 << 10),
+            also ["num_proc", "preprocessing_num_workers", "dataloader_num_workers"];
+        /// Fraction of the rows that may be unusable: 0 fails at the first, 1 skips any number.
+        bad_rows: f64 = number(Range::FRACTION), default "0.01";
+    }
+    one_of &[&["eval", "eval_split"]];
+}

@@ -1,0 +1,160 @@
+//! Which model: by name, or by its shape.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::kind::{Range, Value};
+use super::reader::Reader;
+use super::schema::{Form, Section, boolean, count, from_zero, number, text, up_to, word};
+use super::section::{Field, Keys, section};
+use super::words::Init;
+use crate::failure::Failure;
+
+section! {
+    /// A model by its shape, in Hugging Face's own words.
+    pub table MODEL {
+        /// The model family, as `model_type` of a Hugging Face config.json.
+        family = text(), also ["model_type"];
+        /// Width of the residual stream.
+        hidden_size = up_to(1 << 20);
+        /// Number of layers.
+        num_hidden_layers = up_to(1 << 12);
+        /// Query heads.
+        num_attention_heads = up_to(1 << 12);
+        /// Key and value heads; as many as query heads if unset.
+        num_key_value_heads = up_to(1 << 12);
+        /// Width of a head; hidden_size / num_attention_heads if unset.
+        head_dim = up_to(1 << 12);
+        /// Width of the MLP.
+        intermediate_size = up_to(1 << 22);
+        /// Tokens of the vocabulary.
+        vocab_size = up_to(1 << 24);
+        /// The longest sequence the model was made for.
+        max_position_embeddings = count();
+        /// Epsilon of the norms.
+        rms_norm_eps = number(Range::ABOVE_ZERO);
+        /// Base of the rotary frequencies.
+        rope_theta = number(Range::ABOVE_ZERO);
+        /// Scaling of the rotary frequencies.
+        rope_scaling = Form::Optional(ROPE_SCALING);
+        /// Tokens each token attends to at most.
+        sliding_window = count();
+        /// Whether `sliding_window` applies.
+        use_sliding_window = boolean();
+        /// Layers without a sliding window.
+        max_window_layers = from_zero();
+        /// Whether the output layer shares the embedding's weights.
+        tie_word_embeddings = boolean();
+        /// Whether the attention's linear layers have biases.
+        attention_bias = boolean();
+        /// Whether the MLP's linear layers have biases.
+        mlp_bias = boolean();
+        /// Activation of the MLP.
+        hidden_act = text();
+        /// Standard deviation of random initial weights.
+        initializer_range = number(Range::ABOVE_ZERO);
+        /// The same as `init`.
+        init = word::<Init>();
+    }
+}
+
+section! {
+    pub table ROPE_SCALING {
+        /// The kind of scaling, such as llama3.
+        rope_type = text();
+        /// The same as `rope_type`.
+        r#type as "type" = text();
+        /// Factor by which positions are stretched.
+        factor = number(Range::ABOVE_ZERO);
+        /// Of llama3: frequencies below this are scaled in full.
+        low_freq_factor = number(Range::ABOVE_ZERO);
+        /// Of llama3: frequencies above this are not scaled.
+        high_freq_factor = number(Range::ABOVE_ZERO);
+        /// The longest sequence before scaling.
+        original_max_position_embeddings = count();
+        /// Of yarn: factor of the attention's scale.
+        attention_factor = number(Range::ABOVE_ZERO);
+        /// Of yarn: where interpolation ends.
+        beta_fast = number(Range::ABOVE_ZERO);
+        /// Of yarn: where extrapolation begins.
+        beta_slow = number(Range::ABOVE_ZERO);
+    }
+    one_of &[&["rope_type", "type"]];
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelSource {
+    /// A preset, a local Hugging Face folder or a hub id.
+    Name(String),
+    Shape(ModelKeys),
+}
+
+/// A model described in the run file itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelKeys {
+    pub family: String,
+    /// What a Hugging Face `config.json` would say, `model_type` (the family) included.
+    pub config: Map<String, Json>,
+    pub(super) init: Option<Init>,
+}
+
+/// Without these no model can be built.
+const REQUIRED: [&str; 5] =
+    ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"];
+
+impl Field for ModelSource {
+    fn read_field(section: &Reader<'_>, name: &str) -> Result<Self, Failure> {
+        if let Some(shape) = section.given(name)? {
+            return ModelKeys::read(&shape).map(Self::Shape);
+        }
+        section.find(name)?.map(Self::Name).ok_or_else(|| {
+            section
+                .missing(name)
+                .hint("a preset such as `qwen3-0.6b`, a Hugging Face folder, a hub id, or the shape as a mapping")
+        })
+    }
+}
+
+impl Keys for ModelKeys {
+    const SECTION: &'static Section = MODEL;
+
+    /// The keys go on as they are, as `config.json` would have them.
+    fn read(section: &Reader<'_>) -> Result<Self, Failure> {
+        let family: String = Field::read_field(section, "family")?;
+        for name in REQUIRED {
+            if section.node(name).is_none() {
+                return Err(section.missing(name));
+            }
+        }
+        let mut config = Map::new();
+        config.insert("model_type".to_owned(), json!(family));
+        for (name, value) in section.leaves()? {
+            if !matches!(name, "family" | "init") {
+                config.insert(name.to_owned(), to_json(value));
+            }
+        }
+        if let Some(scaling) = section.given("rope_scaling")? {
+            let mut inner = Map::new();
+            for (name, value) in scaling.leaves()? {
+                let name = if name == "type" { "rope_type" } else { name };
+                inner.insert(name.to_owned(), to_json(value));
+            }
+            if !inner.is_empty() {
+                config.insert("rope_scaling".to_owned(), Json::Object(inner));
+            }
+        }
+        Ok(Self { family, config, init: section.find("init")? })
+    }
+}
+
+fn to_json(value: Value) -> Json {
+    match value {
+        Value::Text(text) => json!(text),
+        Value::Bool(value) => json!(value),
+        Value::Integer(value) => json!(value),
+        Value::Number(value) => json!(value),
+        Value::Numbers(values) => json!(values),
+        Value::Texts(values) => json!(values),
+        // No key of a model's shape holds one of these.
+        Value::None | Value::Sources(_) | Value::Budget(_) | Value::HostBudget(_) | Value::Span(_) => Json::Null,
+    }
+}

@@ -1,0 +1,156 @@
+//! The run file: its top level and the small sections.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::data::DataConfig;
+use super::kind::{Kind, Range};
+use super::method::{Method, MethodKeys};
+use super::model::{ModelKeys, ModelSource};
+use super::optimizer::{OptimizerConfig, ScheduleConfig};
+use super::reader::Reader;
+use super::schema::{
+    budget, count, either, from_zero, host_budget, number_or_none, section, text, up_to, word, word_of,
+};
+use super::section::{Field, Keys, section};
+use super::size::{Budget, HostBudget};
+use super::words::{BaseFormat, Goal, Init, Mode, Precision, Task};
+use crate::failure::Failure;
+
+section! {
+    /// The typed configuration of a run.
+    pub struct RunConfig {
+        /// A preset, a local Hugging Face folder, a hub id, or the shape as a mapping.
+        model: ModelSource = either::<ModelKeys>(Kind::Text), also ["model_name_or_path"];
+        /// Where the initial weights come from; `auto` is random for a shape, else the model's files.
+        init: Init = word::<Init>(), default "auto";
+        /// What is trained for.
+        task: Task = word::<Task>(), default "sft";
+        /// Which weights are trained: all of them, all but some, or LoRA adapters.
+        method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full";
+        /// How frozen weights are stored; `auto` is the precision of the run.
+        base: BaseFormat = word::<BaseFormat>(), default "auto";
+        /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs.
+        precision: Precision = word::<Precision>(), default "auto", also ["dtype"];
+        /// The training and evaluation data.
+        data: DataConfig = section::<DataConfig>(), also ["dataset", "datasets"];
+        /// The effective batch of an update.
+        batch: Batch = section::<BatchKeys>();
+        /// Memory budgets.
+        memory: MemoryConfig = section::<MemoryConfig>();
+        /// The optimizer and its hyper-parameters.
+        optimizer: OptimizerConfig = section::<OptimizerConfig>(), also ["optim"];
+        /// The learning rate over time, and the length of the run.
+        schedule: ScheduleConfig = section::<ScheduleConfig>(), also ["lr_scheduler_type", "scheduler"];
+        /// The largest global gradient norm; `none` does not clip.
+        clip: Option<f64> = number_or_none(Range::ABOVE_ZERO), default "1.0",
+            also ["max_grad_norm", "gradient_clipping"];
+        /// Evaluation during the run.
+        eval: EvalConfig = section::<EvalConfig>();
+        /// Checkpoints.
+        save: SaveConfig = section::<SaveConfig>();
+        /// Seed of everything random.
+        seed: u64 = from_zero(), default "42";
+        /// The run folder; runs/NAME if unset.
+        out: Option<PathBuf> = text(), also ["output_dir"];
+        /// The name of the run; the run file's name if unset.
+        name: Option<String> = text(), also ["run_name"];
+        /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU.
+        device: String = text(), default "auto";
+        /// Whether GPU schedules are recorded and replayed (compiled) or run operator by operator (eager).
+        mode: Mode = word::<Mode>(), default "compiled";
+        /// Memory decisions pinned by the user; the planner makes the others.
+        plan: PlanPins = section::<PlanPins>();
+    }
+    then Self::with_init;
+}
+
+section! {
+    /// The keys of `batch`, of which one is set.
+    pub struct BatchKeys {
+        /// Sequences per update, exact.
+        sequences: Option<u64> = up_to(1 << 20), default "16", also ["batch_size", "size"];
+        /// The most tokens per update, instead of `batch.sequences`.
+        tokens: Option<u64> = up_to(1 << 31);
+    }
+    one_of &[&["sequences", "tokens"]];
+}
+
+section! {
+    pub struct MemoryConfig {
+        /// GPU memory budget: a size, a percentage of the available memory, or `auto` for all of it.
+        gpu: Budget = budget(), default "auto", also ["vram"];
+        /// Host memory budget: a size, a percentage of the available memory, `auto` for 90% of it, or
+        /// {cpu: SIZE, gpu: SIZE} by the device that trains.
+        host: HostBudget = host_budget(), default "auto", also ["ram", "cpu"];
+        /// The fastest plan within the budgets, or the one with the lowest memory.
+        goal: Goal = word::<Goal>(), default "fastest";
+    }
+}
+
+section! {
+    pub struct EvalConfig {
+        /// Evaluate every N updates; at the end only if unset.
+        every: Option<u64> = count(), also ["eval_steps"];
+        /// Held-out examples to generate answers for at the end of the run.
+        samples: Option<u64> = count();
+    }
+}
+
+section! {
+    pub struct SaveConfig {
+        /// Save a checkpoint every N updates; at the end only if unset.
+        every: Option<u64> = count(), also ["save_steps"];
+        /// Number of most recent checkpoints to keep.
+        keep: u64 = count(), default "2", also ["save_total_limit"];
+        /// Metric by which the best checkpoint is kept beside the most recent ones.
+        best: Option<String> = word_of(&["loss"]), also ["metric_for_best_model"];
+    }
+}
+
+section! {
+    /// Memory decisions made by the user; the planner makes those that are not pinned.
+    pub struct PlanPins {
+        /// Tokens per micro-batch.
+        micro_batch_tokens: Option<u64> = up_to(1 << 24);
+        /// Value class to the number of layers that recompute it; an empty mapping recomputes nothing.
+        recompute: Option<BTreeMap<String, u64>> = super::schema::Form::Counts, also ["gradient_checkpointing"];
+        /// Chunks in which the logits are computed.
+        loss_chunks: Option<u64> = count();
+    }
+}
+
+/// The effective batch of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// Exact.
+    Sequences(u64),
+    /// At most.
+    Tokens(u64),
+}
+
+impl Field for Batch {
+    fn read_field(section: &Reader<'_>, name: &str) -> Result<Self, Failure> {
+        let section = section.section(name)?;
+        match BatchKeys::read(&section)? {
+            BatchKeys { tokens: Some(tokens), .. } => Ok(Self::Tokens(tokens)),
+            BatchKeys { sequences: Some(sequences), .. } => Ok(Self::Sequences(sequences)),
+            _ => Err(section.missing("sequences")),
+        }
+    }
+}
+
+impl RunConfig {
+    /// `init` inside the mapping of a model's shape is the same key as the one beside it.
+    fn with_init(mut self, _: &Reader<'_>) -> Result<Self, Failure> {
+        let ModelSource::Shape(shape) = &self.model else { return Ok(self) };
+        self.init = shape.init.unwrap_or(self.init);
+        if self.init == Init::Pretrained {
+            return Err(Failure::config(
+                "`init: pretrained` needs a model with weights, but `model` gives only a shape",
+            )
+            .hint("set `model` to a folder or a hub id, or use `init: random`"));
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,205 @@
+//! Opening the data of a run: files, or the built-in dataset.
+
+mod example;
+mod report;
+mod storage;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_data::{
+    Amount, BadRows, Capacity, DataError, Dataset, Encoder, Format, HoldOut, Mode, Options, OverLong, Row, Shape, Task,
+    Tokenizer, quickstart,
+};
+use plimsoll_train::{Model, data_bytes};
+
+use crate::config::{self, DataFormat, Overlong, Resolved, SourceEntry};
+use crate::diagnostics::{data_sources, data_template};
+use crate::failure::Failure;
+use crate::note::DetectedFormat;
+use crate::observer::Observer;
+
+pub use example::{ExampleText, Piece};
+pub use storage::Stored;
+
+/// Everything a run reads besides weights.
+pub struct RunData {
+    pub tokenizer: Arc<Tokenizer>,
+    /// Written beside the trained weights.
+    pub tokenizer_files: Vec<(String, Vec<u8>)>,
+    pub train: Dataset,
+    pub eval: Option<Dataset>,
+    /// How the training data is stored.
+    pub stored: Stored,
+    /// Of each source of training data.
+    formats: Vec<DetectedFormat>,
+}
+
+/// What opening the data of a run needs to know.
+pub struct Context<'a> {
+    pub resolved: &'a Resolved,
+    /// The run's folder.
+    pub out: &'a Path,
+    /// The host's memory budget.
+    pub host_bytes: u64,
+}
+
+/// What stands in `data.train` for the dataset that comes with the program.
+const BUILT_IN: &str = "builtin:quickstart";
+
+/// Files of a tokenizer, as far as a folder has them.
+const TOKENIZER_FILES: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE_FILE];
+
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+
+/// What stands in `data.template` for the tokenizer's own.
+const AUTO: &str = "auto";
+
+impl RunData {
+    pub fn resident_bytes(&self) -> u64 {
+        self.train.resident_bytes() + self.eval.as_ref().map_or(0, Dataset::resident_bytes)
+    }
+
+    /// What feeding it takes, given what a micro-batch holds.
+    pub fn feed_bytes(&self, amount: Amount, capacity: Capacity) -> u64 {
+        data_bytes(&self.train, self.eval.as_ref(), amount, capacity)
+    }
+}
+
+pub fn open(context: &Context<'_>, model: &Model, observer: &mut dyn Observer) -> Result<RunData, Failure> {
+    let resolved = context.resolved;
+    let data = &resolved.run.data;
+    if data.train.is_empty() {
+        return Err(Failure::config("`data.train` is missing")
+            .hint("set it to the file or files to train on, as in data: {train: train.jsonl}"));
+    }
+    let options = options(resolved);
+    if matches!(data.train.as_slice(), [SourceEntry { path, .. }] if path == BUILT_IN) {
+        return built_in(resolved, &options);
+    }
+    let folder = tokenizer_folder(resolved, model)?;
+    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
+    let hold = |held| data.eval_split.map(|share| HoldOut { every: (1.0 / share).round().max(2.0) as u64, held });
+    let sources = storage::sources(&data.train)?;
+    let formats = report::formats(&sources, &options)?;
+    let store = storage::Store { context, tokenizer: &tokenizer };
+    let train_options = Options { hold_out: hold(false), ..options };
+    let (train, stored) =
+        store.open(sources, &train_options, true, observer).map_err(|error| data_sources(error, resolved))?;
+    let eval = match (data.eval_split, data.eval.is_empty()) {
+        (Some(_), _) => {
+            let sources = storage::without_weights(storage::sources(&data.train)?);
+            held_out(store.open(sources, &Options { hold_out: hold(true), ..options }, false, observer))?
+        }
+        (None, false) => {
+            let entries: Vec<SourceEntry> =
+                data.eval.iter().map(|path| SourceEntry { path: path.clone(), weight: None }).collect();
+            Some(store.open(storage::sources(&entries)?, &options, false, observer)?.0)
+        }
+        (None, true) => None,
+    };
+    let tokenizer_files = exported_files(tokenizer_files(&folder)?, &tokenizer, train.summary().shape, resolved)?;
+    Ok(RunData { tokenizer, tokenizer_files, train, eval, stored, formats })
+}
+
+/// `data.tokenizer`, or the model's own folder.
+fn tokenizer_folder(resolved: &Resolved, model: &Model) -> Result<PathBuf, Failure> {
+    let given = resolved.run.data.tokenizer.as_ref().map(PathBuf::from);
+    given.or_else(|| model.folder().map(Path::to_owned)).ok_or_else(|| {
+        Failure::bad_input("no tokenizer: the model is given by its shape and has no folder")
+            .hint("set data.tokenizer to a folder with a tokenizer.json")
+    })
+}
+
+/// The tokenizer with the chat template the run asks for.
+fn with_template(tokenizer: Tokenizer, resolved: &Resolved) -> Result<Tokenizer, Failure> {
+    tokenizer.with_template(&resolved.run.data.template).map_err(|error| data_template(error, resolved))
+}
+
+/// A few rows may have none to hold out.
+fn held_out(opened: Result<(Dataset, Stored), DataError>) -> Result<Option<Dataset>, DataError> {
+    match opened {
+        Err(DataError::NothingLeft { rows: 0, .. } | DataError::NoPairsLeft { rows: 0, .. }) => Ok(None),
+        opened => opened.map(|(dataset, _)| Some(dataset)),
+    }
+}
+
+fn options(resolved: &Resolved) -> Options {
+    let run = &resolved.run;
+    let task = match run.task {
+        config::Task::Pretrain => Task::Pretrain,
+        config::Task::Reward => Task::Reward,
+        _ => Task::Sft,
+    };
+    let mut options = Options::new(task, run.data.max_length as usize);
+    options.format = match run.data.format {
+        DataFormat::Auto => Format::Auto,
+        DataFormat::Text => Format::As(Shape::Text),
+        DataFormat::PromptResponse => Format::As(Shape::PromptResponse),
+        DataFormat::Messages => Format::As(Shape::Messages),
+        DataFormat::Conversations => Format::As(Shape::Conversations),
+        DataFormat::Pairs => Format::As(Shape::Pairs),
+    };
+    options.over_long = match run.data.overlong {
+        Overlong::Error => OverLong::Error,
+        Overlong::Truncate => OverLong::Truncate,
+        Overlong::Skip => OverLong::Skip,
+    };
+    if let Some(workers) = run.data.workers {
+        options.workers = workers as usize;
+    }
+    options.bad_rows = match run.data.bad_rows {
+        0.0 => BadRows::Fail,
+        1.0 => BadRows::Skip,
+        share => BadRows::Share(share),
+    };
+    options
+}
+
+fn built_in(resolved: &Resolved, options: &Options) -> Result<RunData, Failure> {
+    let tokenizer = Arc::new(with_template(quickstart::tokenizer()?, resolved)?);
+    let dataset = |rows: Vec<Row>| Dataset::from_rows(rows.into_iter().map(Ok), BUILT_IN, &tokenizer, options);
+    let rows = quickstart::train_rows(resolved.run.seed);
+    let shape = rows.first().map(|row| options.format.resolve(row).map(|shape| shape.explain(row))).transpose()?;
+    let train = dataset(rows)?;
+    let eval = dataset(quickstart::eval_rows(resolved.run.seed))?;
+    let files = quickstart::tokenizer_files().map(|(name, text)| (name.to_owned(), text.into_bytes()));
+    let tokenizer_files = exported_files(files.to_vec(), &tokenizer, train.summary().shape, resolved)?;
+    let stored = Stored { mode: Mode::Memory, folder: None, reason: "the dataset is built in".to_owned() };
+    let formats = shape.into_iter().map(|format| DetectedFormat { source: BUILT_IN.to_owned(), format }).collect();
+    Ok(RunData { tokenizer, tokenizer_files, train, eval: Some(eval), stored, formats })
+}
+
+/// The files with the template that was chosen, or taken because there was none: prompts of the trained model have to be
+/// written as in training.
+fn exported_files(
+    mut files: Vec<(String, Vec<u8>)>,
+    tokenizer: &Tokenizer,
+    shape: Shape,
+    resolved: &Resolved,
+) -> Result<Vec<(String, Vec<u8>)>, DataError> {
+    let own = resolved.run.data.template == AUTO && tokenizer.chat_template().is_some();
+    // A reward model's pairs may be plain texts, and it takes no prompts.
+    if own || shape == Shape::Pairs {
+        return Ok(files);
+    }
+    if let Some(template) = Encoder::new(tokenizer, shape)?.template() {
+        files.retain(|(name, _)| name != TEMPLATE_FILE);
+        files.push((TEMPLATE_FILE.to_owned(), template.source().as_bytes().to_vec()));
+    }
+    Ok(files)
+}
+
+fn tokenizer_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let mut files = Vec::new();
+    for name in TOKENIZER_FILES {
+        let path = folder.join(name);
+        if path.exists() {
+            let bytes = fs::read(&path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+            files.push((name.to_owned(), bytes));
+        }
+    }
+    Ok(files)
+}

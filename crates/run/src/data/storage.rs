@@ -1,0 +1,120 @@
+//! Storing a dataset as the run says: in memory, in a cache, or nowhere (streamed).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_data::{
+    DataError, Dataset, Limits, Mode, Options, Progress, Source, Swept, Tokenizer, Weighted, choose, sweep_cache,
+};
+
+use super::Context;
+use crate::config::{Budget, DataMode, Length, SourceEntry};
+use crate::observer::{Event, Observer};
+
+/// The folder beside the run in which tokenised data is cached.
+const CACHE_FOLDER: &str = "token-cache";
+
+/// What a stream may hold of tokenised data where nobody says.
+const STREAM_BUFFER_BYTES: u64 = 96 << 20;
+
+pub struct Store<'a> {
+    pub context: &'a Context<'a>,
+    pub tokenizer: &'a Arc<Tokenizer>,
+}
+
+/// How a dataset is stored, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub mode: Mode,
+    /// Of a cache.
+    pub folder: Option<PathBuf>,
+    pub reason: String,
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "data mode: {}", self.mode)?;
+        if let Some(folder) = &self.folder {
+            write!(f, " in {}", folder.display())?;
+        }
+        write!(f, ", because {}", self.reason)
+    }
+}
+
+/// Without weights the entries are one source, so that each file counts once.
+pub fn sources(entries: &[SourceEntry]) -> Result<Vec<Weighted>, DataError> {
+    if entries.iter().all(|entry| entry.weight.is_none()) {
+        let paths: Vec<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
+        return Ok(vec![Weighted::alone(Source::open(&paths)?)]);
+    }
+    let weighted = |entry: &SourceEntry| Ok(Weighted { source: Source::open(&[&entry.path])?, weight: entry.weight });
+    entries.iter().map(weighted).collect()
+}
+
+/// The same sources for a pass over all rows. They stay apart, so that the rows held out are those training leaves out.
+pub fn without_weights(sources: Vec<Weighted>) -> Vec<Weighted> {
+    sources.into_iter().map(|weighted| Weighted::alone(weighted.source)).collect()
+}
+
+impl Store<'_> {
+    /// `counted`: whether the run's length may depend on how many groups there are.
+    pub fn open(
+        &self,
+        sources: Vec<Weighted>,
+        options: &Options,
+        counted: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(Dataset, Stored), DataError> {
+        let run = &self.context.resolved.run;
+        let folder = self.folder();
+        let limits = Limits { host_bytes: self.context.host_bytes, folder: &folder };
+        let given = "data.mode is set".to_owned();
+        let (sources, mode, reason) = match run.data.mode {
+            DataMode::Auto => {
+                let (sources, choice) = choose(sources, self.tokenizer, options, &limits)?;
+                (sources, choice.mode, choice.why)
+            }
+            DataMode::Memory => (sources, Mode::Memory, given),
+            DataMode::Cached => (sources, Mode::Cached, given),
+            DataMode::Streaming => (sources, Mode::Streamed, given),
+        };
+        observer.observe(Event::DatasetStarted);
+        let mut tick = |progress: &Progress| observer.observe(Event::Tokenising(*progress));
+        let dataset = match mode {
+            Mode::Memory => Dataset::in_memory(sources, self.tokenizer, options, &mut tick)?,
+            Mode::Cached => Dataset::cached(sources, self.tokenizer, options, &folder, &mut tick)?,
+            Mode::Streamed => {
+                let buffer = match run.data.buffer {
+                    // The order depends on it, so it must not depend on how much memory happens to be available.
+                    Budget::Auto => STREAM_BUFFER_BYTES,
+                    given => given.bytes_of(self.context.host_bytes),
+                };
+                let stream = Dataset::streamed(sources, self.tokenizer.clone(), options, buffer)?;
+                // Only epochs need to know how many groups there are.
+                let by_epochs = counted && matches!(run.schedule.length(), Length::Epochs(_));
+                if by_epochs { stream.counted(&mut tick)? } else { stream }
+            }
+        };
+        observer.observe(Event::DatasetFinished);
+        if mode == Mode::Cached {
+            sweep(&folder, observer);
+        }
+        let folder = (mode == Mode::Cached).then_some(folder);
+        Ok((dataset, Stored { mode, folder, reason }))
+    }
+
+    fn folder(&self) -> PathBuf {
+        match &self.context.resolved.run.data.cache {
+            Some(folder) => PathBuf::from(folder),
+            None => self.context.out.parent().unwrap_or(Path::new("")).join(CACHE_FOLDER),
+        }
+    }
+}
+
+fn sweep(folder: &Path, observer: &mut dyn Observer) {
+    let Swept { files, bytes } = sweep_cache(folder);
+    if files > 0 {
+        observer.observe(Event::CacheSwept { folder, files, bytes });
+    }
+}

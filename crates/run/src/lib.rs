@@ -1,0 +1,34 @@
+//! From a configuration to a prepared training run, for any front end: the command line, tests, a dashboard.
+//!
+//! [`config::load`] resolves a run from a file and what overrides it; [`prepare`], [`plan`] and [`prepare_bench`] take it
+//! from there. Progress goes to an [`Observer`], remarks come back as [`Note`]s, and whatever goes wrong is a [`Failure`]
+//! with an exit code and hints. Nothing here prints.
+
+mod budgets;
+pub mod config;
+mod data;
+mod device;
+mod diagnostics;
+mod failure;
+mod folder;
+mod metrics;
+mod note;
+mod observer;
+mod prepare;
+mod quickstart;
+mod samples;
+mod schedule;
+mod spec;
+mod units;
+
+pub use budgets::Limit;
+pub use data::{ExampleText, Piece, RunData, Stored};
+pub use diagnostics::requested_vocabulary;
+pub use failure::{Cause, Code, Failure, Memory, Place, Refusal};
+pub use metrics::{Metrics, eval_metrics, outcome_metrics, step_metrics};
+pub use note::{DetectedFormat, Note};
+pub use observer::{Event, Observer};
+pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, plan, prepare, prepare_bench};
+pub use quickstart::quickstart;
+pub use samples::{Sample, count_exact};
+pub use units::{bytes, duration};

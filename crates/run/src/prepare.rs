@@ -1,0 +1,220 @@
+//! From a resolved run to something that can be trained, benched or shown.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use plimsoll_data::Amount;
+use plimsoll_plan::{DeviceProfile, Fixed, Report};
+use plimsoll_train::{
+    BenchReport, DataMemory, Event, Fit, LearningRate, OperatorTime, Outcome, Prepared, RunFolder, Session, TrainError,
+    bench, fit, peak_resident_bytes, plan_only, profile,
+};
+
+use crate::budgets::capacity;
+use crate::config::{Resolved, RunConfig};
+use crate::data::{self, Context, RunData};
+use crate::device::{self, Device, Present};
+use crate::diagnostics::unprepared;
+use crate::failure::Failure;
+use crate::folder::run_folder;
+use crate::note::Note;
+use crate::observer::Observer;
+use crate::samples::{self, Sample};
+use crate::schedule::{learning_rate, total_updates};
+use crate::spec::{check_weights, spec};
+
+/// What is about this call and not about the run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// The run file, whose name the run takes where it has none.
+    pub run_file: Option<&'a Path>,
+    /// Measure the GPU again.
+    pub remeasure: bool,
+    /// Poison freed memory and re-check the layout while running.
+    pub paranoid: bool,
+}
+
+/// A plan, with nothing allocated.
+pub struct PlannedRun {
+    pub report: Report,
+    pub notes: Vec<Note>,
+}
+
+/// A run ready to train.
+pub struct PreparedRun {
+    pub session: Session,
+    pub report: Report,
+    pub data: RunData,
+    pub notes: Vec<Note>,
+    /// Updates of the whole run.
+    pub updates: u64,
+    pub rate: LearningRate,
+    /// Where it is going to be written.
+    pub folder: PathBuf,
+    amount: Amount,
+    run: RunConfig,
+    run_yaml: String,
+}
+
+/// A run ready to be timed on synthetic tokens.
+pub struct PreparedBench {
+    pub notes: Vec<Note>,
+    prepared: Prepared,
+    profile: DeviceProfile,
+    sequences: usize,
+    lr: f64,
+}
+
+/// The memory in use at its peak, as far as it is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measured {
+    pub gpu_bytes: Option<u64>,
+    pub host_bytes: Option<u64>,
+}
+
+/// Plans a run for a device that need not be in this machine.
+pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Failure> {
+    let device = device::planned(resolved, options.remeasure)?;
+    let spec = spec(resolved, &device.profile)?;
+    let capacity = capacity(resolved, &device);
+    let Device { profile, mut notes, .. } = device;
+    let fixed = Fixed {
+        gpu_context_bytes: profile.context_bytes,
+        host_process_bytes: profile.host_process_bytes,
+        host_data_bytes: 0,
+    };
+    let (chosen, _) = plan_only(&spec, &profile, capacity.budgets, fixed)
+        .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
+    notes.extend(capacity.note);
+    Ok(PlannedRun { report: chosen.report, notes })
+}
+
+/// Opens the data, plans with the process measured, allocates the memory and loads the weights.
+pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Observer) -> Result<PreparedRun, Failure> {
+    let folder = run_folder(resolved, options.run_file)?;
+    let Present { backend, device } = device::present(resolved, options.remeasure)?;
+    let mut spec = spec(resolved, &device.profile)?;
+    check_weights(resolved, &spec.model)?;
+    let capacity = capacity(resolved, &device);
+    let Device { profile, mut notes, .. } = device;
+    let context = Context { resolved, out: &folder, host_bytes: capacity.budgets.host_bytes };
+    let data = data::open(&context, &spec.model, observer)?;
+    check_best(resolved, &data)?;
+    spec.model.name_end_token(data.tokenizer.eos_id());
+    let (tokenizer, model) = (data.tokenizer.vocab_size(), spec.model.config.vocab_size);
+    if tokenizer > model {
+        return Err(TrainError::Vocabulary { tokenizer, model }.into());
+    }
+    let amount = spec.amount();
+    let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
+    let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
+    let Prepared { session, chosen } =
+        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
+            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
+    notes.extend(capacity.note);
+    notes.extend(data.notes());
+    if session.has_new_head() {
+        notes.push(Note::NewHead);
+    }
+    let updates = total_updates(&resolved.run, &data.train, amount);
+    Ok(PreparedRun {
+        session,
+        report: chosen.report,
+        data,
+        notes,
+        updates,
+        rate: learning_rate(&resolved.run, updates),
+        folder,
+        amount,
+        run: resolved.run.clone(),
+        run_yaml: resolved.to_yaml(),
+    })
+}
+
+/// Plans, allocates and initialises a run that takes no data.
+pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<PreparedBench, Failure> {
+    let Present { backend, device } = device::present(resolved, options.remeasure)?;
+    let spec = spec(resolved, &device.profile)?;
+    let capacity = capacity(resolved, &device);
+    let Device { profile, mut notes, .. } = device;
+    let prepared =
+        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
+            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
+    notes.extend(capacity.note);
+    Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
+}
+
+/// The best checkpoint is the one with the lowest loss on held-out data.
+fn check_best(resolved: &Resolved, data: &RunData) -> Result<(), Failure> {
+    if resolved.run.save.best.is_none() || data.eval.is_some() {
+        return Ok(());
+    }
+    Err(resolved
+        .invalid("save.best", "`save.best` compares evaluation losses, but the run has no evaluation data")
+        .hint("set data.eval or data.eval_split, or remove save.best"))
+}
+
+impl PreparedRun {
+    /// Makes the run folder, with the resolved run and the plan in it.
+    pub fn create_folder(&self) -> Result<RunFolder, Failure> {
+        Ok(RunFolder::create(&self.folder, &self.run_yaml, &self.report)?)
+    }
+
+    /// Trains to the end, or until `stop` is set; either way the weights are saved.
+    pub fn train(
+        &mut self,
+        folder: &mut RunFolder,
+        stop: &AtomicBool,
+        observe: &mut dyn FnMut(&Event),
+    ) -> Result<Outcome, Failure> {
+        let Self { session, data, run, .. } = self;
+        let task = Fit {
+            train: &data.train,
+            eval: data.eval.as_ref(),
+            shuffle: run.data.shuffle,
+            amount: self.amount,
+            rate: self.rate,
+            eval_every: run.eval.every.or(data.eval.as_ref().map(|_| self.updates)),
+            save_every: run.save.every,
+            save_keep: run.save.keep as usize,
+            save_best: run.save.best.is_some(),
+            tokenizer_files: data.tokenizer_files.clone(),
+            stop,
+        };
+        Ok(fit(session, &task, folder, observe)?)
+    }
+
+    /// The model's answers to as many held-out prompts as the run asks for.
+    pub fn samples(&mut self) -> Result<Vec<Sample>, Failure> {
+        samples::samples(&mut self.session, &self.data, self.run.eval.samples.unwrap_or(0) as usize)
+    }
+
+    pub fn measured(&mut self) -> Measured {
+        let gpu = self.session.executor().backend().used();
+        Measured { host_bytes: Some(peak_resident_bytes()), gpu_bytes: gpu.map(|used| used.bytes) }
+    }
+
+    /// What an update should have taken: the plan is for one whose sequences all have their full length.
+    pub fn predicted_ms(&self, outcome: &Outcome) -> f64 {
+        let planned_tokens = (self.report.accumulation * self.report.micro_batch_tokens).max(1);
+        self.report.predicted.step_ms * outcome.computed_tokens / planned_tokens as f64
+    }
+}
+
+impl PreparedBench {
+    pub fn report(&self) -> &Report {
+        &self.prepared.chosen.report
+    }
+
+    /// Times `steps` updates after a warm-up. `began` is when the program started; `tick` gets the updates done and all,
+    /// warm-up included.
+    pub fn run(&mut self, steps: u64, began: Instant, tick: &mut dyn FnMut(u64, u64)) -> Result<BenchReport, Failure> {
+        Ok(bench(&mut self.prepared, self.sequences, steps, self.lr, began, tick)?)
+    }
+
+    /// Times every operator alone.
+    pub fn profile(&mut self) -> Result<Vec<OperatorTime>, Failure> {
+        Ok(profile(&mut self.prepared, self.sequences, &self.profile)?)
+    }
+}

@@ -1,0 +1,192 @@
+//! From the configuration to what the planner and the trainer take.
+
+use plimsoll_graph::DType;
+use plimsoll_models::{Head, Lora, OptimizerKind, Recipe, Targets};
+use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
+use plimsoll_train::{Model, ModelOrigin, Spec};
+
+use crate::config::{
+    self, BaseFormat, Batch, Init, Method, ModelSource, OptimizerName, Precision, Resolved, RunConfig, StateStorage,
+    Task,
+};
+use crate::diagnostics::explained;
+use crate::failure::Failure;
+
+/// Everything a plan depends on; what this version cannot do is refused here.
+pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
+    let run = &resolved.run;
+    if !matches!(run.task, Task::Pretrain | Task::Sft | Task::Reward) {
+        return Err(resolved.unsupported("task", &["pretrain", "sft", "reward"]));
+    }
+    if run.task == Task::Reward {
+        check_reward(resolved)?;
+    }
+    Ok(Spec {
+        model: model(resolved)?,
+        recipe: recipe(resolved, device)?,
+        sequences: sequences(resolved)?,
+        tokens: match run.batch {
+            Batch::Tokens(tokens) => Some(tokens),
+            Batch::Sequences(_) => None,
+        },
+        max_length: run.data.max_length as usize,
+        goal: match run.memory.goal {
+            config::Goal::Fastest => Goal::Fastest,
+            config::Goal::Lowest => Goal::Lowest,
+        },
+        pins: pins(run),
+        seed: run.seed,
+    })
+}
+
+/// Keys that mean nothing where sequences get scores.
+fn check_reward(resolved: &Resolved) -> Result<(), Failure> {
+    let run = &resolved.run;
+    for (path, given, has) in [
+        ("plan.loss_chunks", run.plan.loss_chunks.is_some(), "splits the logits, but a score head has none"),
+        ("eval.samples", run.eval.samples.is_some(), "generates answers, but a reward model produces no text"),
+    ] {
+        if given {
+            return Err(resolved.invalid(path, format!("`{path}` {has}")).hint(format!("remove {path}")));
+        }
+    }
+    Ok(())
+}
+
+fn model(resolved: &Resolved) -> Result<Model, Failure> {
+    let found = match &resolved.run.model {
+        ModelSource::Name(name) => Model::find(name),
+        ModelSource::Shape(shape) => Model::from_shape(serde_json::Value::Object(shape.config.clone())),
+    };
+    let mut model = found.map_err(|error| explained(error, resolved))?;
+    model.random |= resolved.run.init == Init::Random;
+    Ok(model)
+}
+
+/// A preset is a shape without weights; training it from random ones must be asked for.
+pub fn check_weights(resolved: &Resolved, model: &Model) -> Result<(), Failure> {
+    match &model.origin {
+        ModelOrigin::Preset(name) if resolved.run.init != Init::Random => Err(resolved
+            .invalid("model", format!("the preset `{name}` has no weights"))
+            .hint("set `model` to the folder of a downloaded model, or train from random weights with `init: random`")),
+        _ => Ok(()),
+    }
+}
+
+fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure> {
+    let run = &resolved.run;
+    let compute = compute(resolved, device)?;
+    stored_base(resolved, compute)?;
+    let state = match run.optimizer.state {
+        StateStorage::Fp32 => DType::F32,
+        StateStorage::Bf16 if device.backing == Backing::Gpu => DType::BF16,
+        StateStorage::Bf16 | StateStorage::Int8 => return Err(resolved.unsupported("optimizer.state", &["fp32"])),
+    };
+    let weight_decay = run.optimizer.weight_decay as f32;
+    let optimizer = match run.optimizer.name {
+        OptimizerName::AdamW => OptimizerKind::AdamW {
+            beta1: run.optimizer.betas[0] as f32,
+            beta2: run.optimizer.betas[1] as f32,
+            eps: run.optimizer.eps as f32,
+            weight_decay,
+        },
+        OptimizerName::Sgd => {
+            OptimizerKind::Sgd { momentum: run.optimizer.momentum.unwrap_or(0.0) as f32, weight_decay }
+        }
+        OptimizerName::Adafactor | OptimizerName::Muon => {
+            return Err(resolved.unsupported("optimizer.name", &["adamw", "sgd"]));
+        }
+    };
+    let (lora, freeze) = match &run.method {
+        Method::Full { freeze } => (None, freeze.clone()),
+        Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
+    };
+    Ok(Recipe {
+        head: head(run.task),
+        lora,
+        freeze,
+        optimizer,
+        clip: run.clip.map(|c| c as f32),
+        compute,
+        state,
+        // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
+        master: compute != DType::F32 && state == DType::F32,
+    })
+}
+
+/// The task decides what stands on top of the model.
+fn head(task: Task) -> Head {
+    if task == Task::Reward { Head::Score } else { Head::Vocabulary }
+}
+
+fn adapter(lora: &config::Lora) -> Lora {
+    Lora {
+        r: lora.r as usize,
+        alpha: lora.alpha as f32,
+        dropout: lora.dropout as f32,
+        targets: match &lora.targets {
+            config::Targets::AllLinear => Targets::AllLinear,
+            config::Targets::Names(names) => Targets::Named(names.clone()),
+        },
+        rslora: lora.rslora,
+    }
+}
+
+fn compute(resolved: &Resolved, device: &DeviceProfile) -> Result<DType, Failure> {
+    match (resolved.run.precision, device.backing) {
+        (Precision::Auto | Precision::Fp32, Backing::Host) => Ok(DType::F32),
+        (_, Backing::Host) => Err(resolved.unsupported("precision", &["fp32 on the CPU"])),
+        (Precision::Auto, Backing::Gpu) => Ok(device.native16),
+        (Precision::Fp32, Backing::Gpu) => Ok(DType::F32),
+        (Precision::Bf16, Backing::Gpu) => Ok(DType::BF16),
+        (Precision::Fp16, Backing::Gpu) => Ok(DType::F16),
+    }
+}
+
+/// Frozen weights are stored in the type they are computed in.
+fn stored_base(resolved: &Resolved, compute: DType) -> Result<(), Failure> {
+    let (stored, word) = match compute {
+        DType::BF16 => (BaseFormat::Bf16, "bf16"),
+        DType::F16 => (BaseFormat::Fp16, "fp16"),
+        _ => (BaseFormat::Fp32, "fp32"),
+    };
+    if resolved.run.base == BaseFormat::Auto || resolved.run.base == stored {
+        return Ok(());
+    }
+    Err(resolved.unsupported("base", &["auto", word]))
+}
+
+/// Sequences of one update, whole pairs where there are pairs. Of a batch in tokens, as many as fit into it if all are of
+/// the greatest length.
+fn sequences(resolved: &Resolved) -> Result<usize, Failure> {
+    let group = head(resolved.run.task).group() as u64;
+    let max_length = resolved.run.data.max_length;
+    let group_tokens = group * max_length;
+    match resolved.run.batch {
+        Batch::Sequences(n) if n.is_multiple_of(group) => Ok(n as usize),
+        Batch::Sequences(n) => Err(resolved
+            .invalid(
+                "batch.sequences",
+                format!("`batch.sequences` is {n}, but `task: reward` trains on pairs of two sequences"),
+            )
+            .hint(format!("set batch.sequences to {}, for {} pairs", n + 1, n.div_ceil(2)))),
+        Batch::Tokens(tokens) if tokens >= group_tokens => Ok((tokens / group_tokens * group) as usize),
+        Batch::Tokens(tokens) => {
+            let what = if group == 1 { "one sequence" } else { "a pair of sequences" };
+            Err(resolved
+                .invalid(
+                    "batch.tokens",
+                    format!("`batch.tokens` is {tokens}, but {what} may have {group_tokens} tokens (data.max_length)"),
+                )
+                .hint(format!("set batch.tokens to {group_tokens} or more, or lower data.max_length")))
+        }
+    }
+}
+
+fn pins(run: &RunConfig) -> Pins {
+    Pins {
+        micro_batch_tokens: run.plan.micro_batch_tokens.map(|n| n as usize),
+        loss_chunks: run.plan.loss_chunks.map(|n| n as usize),
+        recompute: run.plan.recompute.as_ref().map(|m| m.iter().map(|(k, v)| (k.clone(), *v as usize)).collect()),
+    }
+}
