@@ -165,8 +165,8 @@ pub fn unusable_gpu(error: &CudaError, resolved: &Resolved) -> Failure {
     }
 }
 
-/// How far two runs of one program differ in what it takes besides the arena.
-const HOST_SLACK_BYTES: u64 = 1 << 20;
+/// How far starts of one program differ in what it takes besides the arena: up to 1.3 MiB in 42 of them.
+const HOST_SLACK_BYTES: u64 = 3 << 20;
 
 /// Categories that are named in a refusal.
 const PARTS_SHOWN: usize = 4;
