@@ -39,6 +39,7 @@ mod modules;
 mod norm;
 mod nvml;
 mod optimizer;
+mod position_bias;
 mod profile;
 mod record;
 mod rope;

@@ -6,7 +6,7 @@ use plimsoll_data::{
     Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, PerStream, TokenStream, pack_groups,
 };
 use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
-use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, rotary_table};
+use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
 use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, Executor};
@@ -76,6 +76,12 @@ impl Session {
         if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
             let table = rotary_table(rotary, self.max_length());
             self.executor.write_slot(slot, &table)?;
+        }
+        for (stack, &slot) in self.model.config.stacks.iter().zip(&self.built.inputs.position_buckets) {
+            if let (Some(bias), Some(slot)) = (&stack.position_bias, slot) {
+                let length = self.executor.plan().batch.streams[stack.stream].max_length;
+                self.executor.write_slot(slot, &position_buckets(bias, length, length))?;
+            }
         }
         weights::fill(self, checkpoint)
     }
