@@ -38,17 +38,20 @@ fn examples() -> Vec<Example> {
         .collect()
 }
 
-struct Trained {
-    losses: Vec<f64>,
-    weights: Vec<u32>,
-    arena_bytes: u64,
+pub(crate) struct Trained {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) weights: Vec<u32>,
+    pub(crate) arena_bytes: u64,
 }
 
 fn train(spec: &Spec, paranoid: bool) -> Trained {
+    train_on(&examples(), spec, paranoid)
+}
+
+pub(crate) fn train_on(examples: &[Example], spec: &Spec, paranoid: bool) -> Trained {
     let mut prepared = start(spec, paranoid);
     let arena_bytes = prepared.report.layout.arena_bytes;
     let session = &mut prepared.session;
-    let examples = examples();
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
     let batches = session.pack(&views).expect("fits");
     let losses = (1..=STEPS).map(|step| session.update(&batches, step, 3e-3).expect("runs").loss).collect();
