@@ -23,7 +23,13 @@ fn lookup() {
         let inputs = [random.fixed(&[words, cols]), random.token_ints(rows, words)];
         let active = Active::one(tokens, 1);
         // A copy has no rounding.
-        suite.check(&format!("{words} words"), Embed { dtype: DType::F32, scale: 1.0, padding: None }, &inputs, active, 0.0);
+        suite.check(
+            &format!("{words} words"),
+            Embed { dtype: DType::F32, scale: 1.0, padding: None },
+            &inputs,
+            active,
+            0.0,
+        );
     }
 }
 
@@ -68,7 +74,13 @@ fn lookup_in_sixteen_bits() {
             let (table, tokens) = (random.fixed(&[words, cols]), random.token_ints(rows, words));
             let stored = [table.stored(dtype), tokens.clone()];
             suite.check_stored(&name, Embed { dtype, scale: 1.0, padding: None }, &stored, active, Rounding::none(0.0));
-            suite.check_stored(&name, Embed { dtype, scale: 1.0, padding: None }, &[table, tokens], active, Rounding::once(0.0));
+            suite.check_stored(
+                &name,
+                Embed { dtype, scale: 1.0, padding: None },
+                &[table, tokens],
+                active,
+                Rounding::once(0.0),
+            );
         }
     }
 }
@@ -81,7 +93,14 @@ fn gradient_in_sixteen_bits() {
         let active = Active::one(tokens, 1);
         for stored in [&[0][..], &[0, 2]] {
             let rounding = Rounding::once(sums_of(tokens));
-            suite.check_sixteen(&format!("{words} words"), EmbedGrad { scale: 1.0, padding: None }, &inputs, stored, active, rounding);
+            suite.check_sixteen(
+                &format!("{words} words"),
+                EmbedGrad { scale: 1.0, padding: None },
+                &inputs,
+                stored,
+                active,
+                rounding,
+            );
         }
     }
 }

@@ -5,8 +5,8 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::args::Call;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, layer_norm, linear, loss, norm, optimizer, position_bias, rope, rows,
-    score,
+    activation, adapter, attention, elementwise, embedding, layer_norm, linear, loss, norm, optimizer, position_bias,
+    rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {

@@ -7,8 +7,8 @@ use plimsoll_runtime::{Active, RuntimeError};
 use crate::call::Call;
 use crate::device::Device;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, grouping, layer_norm, linear, loss, norm, optimizer, position_bias, rope,
-    rows, score,
+    activation, adapter, attention, elementwise, embedding, grouping, layer_norm, linear, loss, norm, optimizer,
+    position_bias, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {

@@ -14,6 +14,7 @@ mod activation;
 mod adapter;
 mod adapter_low_rank;
 mod attention;
+mod attention_generic;
 mod backend;
 mod blas;
 mod cache;

@@ -37,12 +37,7 @@ pub struct Projection {
 
 impl Projection {
     /// Without biases.
-    pub fn new(
-        name: &'static str,
-        module: &'static str,
-        layers: &[(&'static str, usize)],
-        in_features: usize,
-    ) -> Self {
+    pub fn new(name: &'static str, module: &'static str, layers: &[(&'static str, usize)], in_features: usize) -> Self {
         Self { name, module, layers: layers.to_vec(), in_features, bias: false, stds: Vec::new() }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use plimsoll_graph::ops::{
-    AdapterUp, Adapters, Add, Attention, Cols, Dest, Dropout, Embed, Gated, HeadNorm, InnerDropout, LastLogits, LastRows,
-    Linear, Mask, Pointwise, PositionBias, QkvLayout, RmsNorm, Rope, Scale,
+    AdapterUp, Adapters, Add, Attention, Cols, Dest, Dropout, Embed, Gated, HeadNorm, InnerDropout, LastLogits,
+    LastRows, Linear, Mask, Pointwise, PositionBias, QkvLayout, RmsNorm, Rope, Scale,
 };
 use plimsoll_graph::{Class, Graph, SlotId, SlotTable, StreamId, ValueId};
 

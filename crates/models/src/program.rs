@@ -129,7 +129,8 @@ impl Inputs {
         for stack in &model.stacks {
             position_buckets.push(match &stack.position_bias {
                 Some(_) => {
-                    let (name, length) = (format!("{}position_buckets", stack.prefix), batch.streams[stack.stream].max_length);
+                    let (name, length) =
+                        (format!("{}position_buckets", stack.prefix), batch.streams[stack.stream].max_length);
                     Some(add(&name, &[2 * length - 1], DType::I32, Role::Input, Extent::Fixed)?)
                 }
                 None => None,

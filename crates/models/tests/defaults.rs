@@ -31,7 +31,8 @@ fn same(a: &Json, b: &Json) -> bool {
         (Json::Number(a), Json::Number(b)) => a.as_f64() == b.as_f64(),
         (Json::Object(a), Json::Object(b)) => {
             // The older word for `rope_type` may stand beside it.
-            let keys = |map: &Map<String, Json>| map.keys().filter(|key| *key != "type").cloned().collect::<BTreeSet<_>>();
+            let keys =
+                |map: &Map<String, Json>| map.keys().filter(|key| *key != "type").cloned().collect::<BTreeSet<_>>();
             keys(a) == keys(b) && keys(a).iter().all(|key| same(&a[key], &b[key]))
         }
         _ => a == b,

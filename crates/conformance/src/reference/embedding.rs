@@ -34,7 +34,8 @@ mod tests {
         for scale in [1.0, 2.5] {
             let forward = Op::from(Embed { dtype: DType::F32, scale, padding: None });
             let dx = upstream(random, &forward, &inputs);
-            let d_table = embed_grad(&EmbedGrad { scale, padding: None }, &[&dx[0], &inputs[1], &Array::filled(&[4, 3], 0.0)]);
+            let d_table =
+                embed_grad(&EmbedGrad { scale, padding: None }, &[&dx[0], &inputs[1], &Array::filled(&[4, 3], 0.0)]);
             check_gradient(&forward, &inputs, 0, &dx, &d_table);
         }
     }

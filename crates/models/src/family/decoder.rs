@@ -175,12 +175,7 @@ impl Decoder {
                 final_norm: self.norm("model.norm"),
                 position_bias: None,
             }],
-            head: VocabularyHead {
-                name: "lm_head.weight",
-                tied: self.tied,
-                softcap: self.logit_softcap,
-                scale: 1.0,
-            },
+            head: VocabularyHead { name: "lm_head.weight", tied: self.tied, softcap: self.logit_softcap, scale: 1.0 },
             rotary: Some(self.rotary),
             max_position: keys.required("max_position_embeddings")?,
             dropout: 0.0,

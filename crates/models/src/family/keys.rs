@@ -85,7 +85,9 @@ impl ConfigKeys {
         let counted = |id: i64| if id < 0 { id + vocabulary as i64 } else { id };
         match value.as_i64().map(counted) {
             Some(id) if (0..vocabulary as i64).contains(&id) => Ok(Some(id as u32)),
-            _ => Err(ModelError::Config(format!("`{key}` must be a token of the vocabulary of {vocabulary}, found {value}"))),
+            _ => Err(ModelError::Config(format!(
+                "`{key}` must be a token of the vocabulary of {vocabulary}, found {value}"
+            ))),
         }
     }
 

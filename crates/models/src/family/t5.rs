@@ -15,7 +15,8 @@ use crate::{ModelError, limits};
 
 /// T5 scales the decoder's rows before the head unless its configuration says otherwise, in older files by untying it.
 pub(super) fn describe(keys: &ConfigKeys, family: &'static Family) -> Result<Architecture, ModelError> {
-    let scaled = keys.flag(if keys.has("scale_decoder_outputs") { "scale_decoder_outputs" } else { "tie_word_embeddings" })?;
+    let scaled =
+        keys.flag(if keys.has("scale_decoder_outputs") { "scale_decoder_outputs" } else { "tie_word_embeddings" })?;
     let shape = Shape::read(keys)?;
     let scale = if scaled { (shape.d as f32).powf(-0.5) } else { 1.0 };
     let mut model = shape.build(keys, family, scale)?;

@@ -59,7 +59,9 @@ impl SpecialTokens {
         let file = |wanted: &str| files.iter().find(|(name, _)| name == wanted).map(|(_, bytes)| bytes.as_slice());
         let mut named = Map::new();
         for name in NAMING_FILES.into_iter().rev() {
-            named.extend(file(name).and_then(|bytes| serde_json::from_slice::<Map<_, _>>(bytes).ok()).unwrap_or_default());
+            named.extend(
+                file(name).and_then(|bytes| serde_json::from_slice::<Map<_, _>>(bytes).ok()).unwrap_or_default(),
+            );
         }
         let listed = file("tokenizer.json").and_then(|bytes| serde_json::from_slice::<AddedTokens>(bytes).ok());
         Self { named, listed: listed.unwrap_or_default().added_tokens }

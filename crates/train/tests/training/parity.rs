@@ -15,9 +15,8 @@ const MAX_LENGTH: usize = 24;
 /// The batch as next-token targets: `labels[i + 1]` belongs to position `i`.
 fn examples(family: &str) -> Vec<Example> {
     let batch = json(&fixture(family).join("batch.json"));
-    let numbers = |v: &Json| -> Vec<i64> {
-        v.as_array().into_iter().flatten().map(|x| x.as_i64().expect("a number")).collect()
-    };
+    let numbers =
+        |v: &Json| -> Vec<i64> { v.as_array().into_iter().flatten().map(|x| x.as_i64().expect("a number")).collect() };
     let sequences = batch["sequences"].as_array().expect("a list");
     let example = |sequence: &Json| {
         let (ids, labels) = (numbers(&sequence["input_ids"]), numbers(&sequence["labels"]));

@@ -70,8 +70,18 @@ fn plans_do_not_show_in_the_bits() {
         classes.iter().map(|class| ((*class).to_owned(), most(class).min(layers))).collect()
     };
     let classes = [
-        "attn_norm", "qkv", "attn_out", "residual_cross", "cross_norm", "cross_q", "cross_kv", "cross_out",
-        "residual_mid", "mlp_norm", "gate_up", "mlp_act",
+        "attn_norm",
+        "qkv",
+        "attn_out",
+        "residual_cross",
+        "cross_norm",
+        "cross_q",
+        "cross_kv",
+        "cross_out",
+        "residual_mid",
+        "mlp_norm",
+        "gate_up",
+        "mlp_act",
     ];
     let plans = [
         ("keep everything", Some(dropping(&[], 0)), Goal::Fastest, false),
@@ -182,7 +192,8 @@ fn texts_begin_anew_behind_the_source() {
     let prompts: Vec<Vec<u32>> = examples().into_iter().map(|example| example.source).collect();
     let answers = session.sample(&prompts, None, 5).expect("runs");
     assert!(answers.iter().all(|answer| answer.len() == 5), "{answers:?}");
-    let alone: Vec<_> = prompts.iter().map(|p| session.sample(&[p.clone()], None, 5).expect("runs").remove(0)).collect();
+    let alone: Vec<_> =
+        prompts.iter().map(|p| session.sample(&[p.clone()], None, 5).expect("runs").remove(0)).collect();
     assert_eq!(answers, alone, "others beside a prompt do not change its answer");
 }
 
