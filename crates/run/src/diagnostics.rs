@@ -8,21 +8,29 @@ use std::io::ErrorKind;
 use plimsoll_cuda::CudaError;
 use plimsoll_data::DataError;
 use plimsoll_models::ModelError;
-use plimsoll_plan::PlanError;
+use plimsoll_plan::{DeviceProfile, PlanError};
 use plimsoll_runtime::RuntimeError;
 use plimsoll_runtime::weights::WeightError;
-use plimsoll_train::TrainError;
+use plimsoll_train::{Spec, TrainError};
 
 use crate::budgets::{Capacity, Limit};
 use crate::config::Resolved;
 use crate::failure::{Cause, Failure, Memory, Refusal};
+use crate::remedies::remedies;
 use crate::units::bytes;
 
 /// Why a run could not be prepared on a device.
-pub fn unprepared(error: TrainError, resolved: &Resolved, device: &str, capacity: &Capacity) -> Failure {
+pub fn unprepared(
+    error: TrainError,
+    spec: &Spec,
+    resolved: &Resolved,
+    device: &DeviceProfile,
+    capacity: &Capacity,
+) -> Failure {
     match &error {
         TrainError::Plan(refused @ PlanError::DoesNotFit { .. }) => {
-            does_not_fit(refused, device, capacity.limit.as_ref())
+            let failure = does_not_fit(refused, &device.name, capacity.limit.as_ref());
+            remedies(spec, resolved, device).into_iter().fold(failure, Failure::hint)
         }
         _ => explained(error, resolved),
     }
@@ -34,16 +42,9 @@ pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
         TrainError::NoModel { .. } | TrainError::Shape(_) => at_key(resolved, "model", &error),
         TrainError::Model(ModelError::FreezePattern(_)) => at_key(resolved, "method.freeze", &error),
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
-        TrainError::Plan(PlanError::Pin(text)) => at_key(resolved, pinned_key(text), &error),
+        TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
         _ => error.into(),
     }
-}
-
-/// The key of a pin that cannot be kept. The planner names it first, as in "`plan.loss_chunks` is …" or
-/// "`plan.recompute.x: 3`: …". Only until the error has the key as a field.
-fn pinned_key(text: &str) -> &str {
-    let quoted = text.split('`').nth(1).unwrap_or_default();
-    quoted.split(':').next().unwrap_or_default()
 }
 
 /// The parts of a library's message: each hint stands behind a line break and `hint: `. Only until the libraries' errors
@@ -74,7 +75,10 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
             TrainError::Plan(error) => error.into(),
-            TrainError::Model(_) | TrainError::NoModel { .. } | TrainError::Shape(_) | TrainError::NoText => {
+            TrainError::Model(_) | TrainError::NoModel { .. }
+            | TrainError::Shape(_)
+            | TrainError::Streams { .. }
+            | TrainError::NoText => {
                 from_library(Failure::config, &error)
             }
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
@@ -91,6 +95,8 @@ impl From<TrainError> for Failure {
             TrainError::Weights(_) | TrainError::ModelConfig { .. } | TrainError::Vocabulary { .. } => {
                 from_library(Failure::bad_input, &error)
             }
+            TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)
+                .hint("stop the processes that take memory, or set a budget below the available memory with --gpu"),
             TrainError::NotANumber { .. } | TrainError::BadGradient { .. } => from_library(Failure::failed, &error)
                 .hint("lower optimizer.lr or increase schedule.warmup; --paranoid names the operator where it starts"),
         }
@@ -162,8 +168,8 @@ pub fn unusable_gpu(error: &CudaError, resolved: &Resolved) -> Failure {
     }
 }
 
-/// How far two runs of one program differ in what it takes besides the arena.
-const HOST_SLACK_BYTES: u64 = 1 << 20;
+/// How far starts of one program differ in what it takes besides the arena: up to 1.3 MiB in 42 of them.
+const HOST_SLACK_BYTES: u64 = 3 << 20;
 
 /// Categories that are named in a refusal.
 const PARTS_SHOWN: usize = 4;
@@ -199,8 +205,7 @@ fn does_not_fit(refused: &PlanError, device: &str, limit: Option<&Limit>) -> Fai
         format!("does not fit: the smallest plan needs {} of {memory} memory, {against}", bytes(needed_bytes)),
     )
     .hint(format!("the smallest budget that works is {flag} {mib}MiB"))
-    .hint(format!("its largest parts: {}", parts.join(", ")))
-    .hint("a smaller model, method: lora or a shorter data.max_length takes less memory");
+    .hint(format!("its largest parts: {}", parts.join(", ")));
     if of_data > needed_bytes / 4 {
         failure = failure.hint("data.mode: cached or a smaller data.buffer takes less memory for data");
     }
@@ -245,11 +250,5 @@ mod tests {
             from_library(Failure::bad_input, &"cannot read a.jsonl: gone\nhint: check the path\nhint: or not");
         assert_eq!(failure.message(), "cannot read a.jsonl: gone");
         assert_eq!(failure.hints, ["check the path", "or not"]);
-    }
-
-    #[test]
-    fn a_pin_names_its_key() {
-        assert_eq!(pinned_key("`plan.loss_chunks` is 9, but"), "plan.loss_chunks");
-        assert_eq!(pinned_key("`plan.recompute.x: 3`: the model"), "plan.recompute.x");
     }
 }

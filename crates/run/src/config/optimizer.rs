@@ -2,16 +2,16 @@
 
 use super::kind::Range;
 use super::reader::Reader;
-use super::schema::{count, number, numbers, span, word};
+use super::schema::{OPTIMIZER_NAMES, count, number, numbers, span, word, word_of};
 use super::section::section;
 use super::size::Span;
-use super::words::{OptimizerName, ScheduleName, StateStorage};
+use super::words::{ScheduleName, StateStorage};
 use crate::failure::Failure;
 
 section! {
     pub struct OptimizerConfig {
         /// The update rule.
-        name: OptimizerName = word::<OptimizerName>(), default "adamw", also ["type"];
+        name: String = word_of(&OPTIMIZER_NAMES), default "adamw", also ["type"];
         /// The highest learning rate.
         lr: f64 = number(Range::ABOVE_ZERO), default "2e-5", also ["learning_rate"];
         /// Decoupled weight decay.
@@ -43,6 +43,10 @@ section! {
         last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio"];
         /// Where `constant-linear` begins to decay: a fraction of the run or a number of updates; 0.8 if unset.
         decay_start: Option<Span> = span();
+        /// The power of what is left of the run that `polynomial` follows; 1 if unset.
+        power: Option<f64> = number(Range::ABOVE_ZERO);
+        /// Updates behind the warm-up after which `inverse-sqrt` is at 0.71; as many as the warm-up has, or 10,000, if unset.
+        timescale: Option<u64> = count();
     }
     one_of &[&["epochs", "steps"]];
     then Self::checked;
@@ -57,14 +61,14 @@ pub enum Length {
 
 impl OptimizerConfig {
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
-        match (self.name, section.node("momentum")) {
-            (OptimizerName::AdamW, Some(node)) => Err(Failure::config_at(
+        match (self.name.as_str(), section.node("momentum")) {
+            ("sgd", _) | (_, None) => Ok(self),
+            (_, Some(node)) => Err(Failure::config_at(
                 "optimizer.momentum",
                 &node.origin,
                 format!("`optimizer.momentum` applies to `sgd`, but the optimizer is `{}`", self.name),
             )
             .hint("use the first of `optimizer.betas` instead")),
-            _ => Ok(self),
         }
     }
 }
@@ -79,14 +83,18 @@ impl ScheduleConfig {
     }
 
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
-        match section.node("decay_start") {
-            Some(node) if self.name != ScheduleName::ConstantLinear => Err(Failure::config_at(
-                "schedule.decay_start",
-                &node.origin,
-                format!("`schedule.decay_start` applies to `constant-linear`, but the schedule is `{}`", self.name),
-            )
-            .hint("remove it, or set `schedule.name` to `constant-linear`")),
-            _ => Ok(self),
+        for (key, suits) in [
+            ("decay_start", ScheduleName::ConstantLinear),
+            ("power", ScheduleName::Polynomial),
+            ("timescale", ScheduleName::InverseSqrt),
+        ] {
+            if let (Some(node), true) = (section.node(key), self.name != suits) {
+                let path = format!("schedule.{key}");
+                let message = format!("`{path}` applies to `{suits}`, but the schedule is `{}`", self.name);
+                return Err(Failure::config_at(&path, &node.origin, message)
+                    .hint(format!("remove it, or set `schedule.name` to `{suits}`")));
+            }
         }
+        Ok(self)
     }
 }

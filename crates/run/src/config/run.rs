@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::data::DataConfig;
+use super::device::{DeviceChoice, DeviceFigures};
 use super::kind::{Kind, Range};
 use super::method::{Method, MethodKeys};
 use super::model::{ModelKeys, ModelSource};
 use super::optimizer::{OptimizerConfig, ScheduleConfig};
 use super::reader::Reader;
 use super::schema::{
-    budget, count, either, from_zero, host_budget, number_or_none, section, text, up_to, word, word_of,
+    TASK_NAMES, budget, count, either, from_zero, host_budget, number_or_none, section, text, up_to, word, word_of,
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
-use super::words::{BaseFormat, Goal, Init, Mode, Precision, Task};
+use super::words::{BaseFormat, Goal, Init, Mode, Precision};
 use crate::failure::Failure;
 
 section! {
@@ -25,7 +26,7 @@ section! {
         /// Where the initial weights come from; `auto` is random for a shape, else the model's files.
         init: Init = word::<Init>(), default "auto";
         /// What is trained for.
-        task: Task = word::<Task>(), default "sft";
+        task: String = word_of(&TASK_NAMES), default "sft";
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
         method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full";
         /// How frozen weights are stored; `auto` is the precision of the run.
@@ -55,8 +56,8 @@ section! {
         out: Option<PathBuf> = text(), also ["output_dir"];
         /// The name of the run; the run file's name if unset.
         name: Option<String> = text(), also ["run_name"];
-        /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU.
-        device: String = text(), default "auto";
+        /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU, or {memory, tflops, bandwidth} of any other.
+        device: DeviceChoice = either::<DeviceFigures>(Kind::Text), default "auto";
         /// Whether GPU schedules are recorded and replayed (compiled) or run operator by operator (eager).
         mode: Mode = word::<Mode>(), default "compiled";
         /// Memory decisions pinned by the user; the planner makes the others.
