@@ -75,7 +75,10 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
             TrainError::Plan(error) => error.into(),
-            TrainError::Model(_) | TrainError::NoModel { .. } | TrainError::Shape(_) | TrainError::NoText => {
+            TrainError::Model(_) | TrainError::NoModel { .. }
+            | TrainError::Shape(_)
+            | TrainError::Streams { .. }
+            | TrainError::NoText => {
                 from_library(Failure::config, &error)
             }
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {

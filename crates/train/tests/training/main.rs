@@ -4,4 +4,5 @@ mod guard;
 mod parity;
 mod reward;
 mod same_bits;
+mod sourced;
 mod support;

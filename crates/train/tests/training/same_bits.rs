@@ -38,20 +38,23 @@ fn examples() -> Vec<Example> {
         .collect()
 }
 
-struct Trained {
-    losses: Vec<f64>,
-    weights: Vec<u32>,
-    arena_bytes: u64,
+pub(crate) struct Trained {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) weights: Vec<u32>,
+    pub(crate) arena_bytes: u64,
 }
 
 fn train(spec: &Spec, paranoid: bool) -> Trained {
-    run(start(spec, paranoid))
+    train_on(&examples(), spec, paranoid)
 }
 
-fn run(mut prepared: Prepared) -> Trained {
+pub(crate) fn train_on(examples: &[Example], spec: &Spec, paranoid: bool) -> Trained {
+    run(examples, start(spec, paranoid))
+}
+
+fn run(examples: &[Example], mut prepared: Prepared) -> Trained {
     let arena_bytes = prepared.report.layout.arena_bytes;
     let session = &mut prepared.session;
-    let examples = examples();
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
     let batches = session.pack(&views).expect("fits");
     let losses = (1..=STEPS).map(|step| session.update(&batches, step, 3e-3).expect("runs").loss).collect();
@@ -120,7 +123,7 @@ fn threads_do_not_show_in_the_bits() {
         recipe(Some(Lora { r: 4, alpha: 8.0, dropout: 0.1, targets: Targets::AllLinear, rslora: false })),
     ] {
         let (_, spec, _) = variants(&recipe, 3 * MAX_LENGTH).swap_remove(0);
-        let trained = [1, 2, 5].map(|threads| run(start_with_threads(&spec, threads)));
+        let trained = [1, 2, 5].map(|threads| run(&examples(), start_with_threads(&spec, threads)));
         for other in &trained[1..] {
             assert_eq!(other.losses, trained[0].losses);
             assert!(other.weights == trained[0].weights);

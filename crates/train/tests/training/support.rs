@@ -10,7 +10,7 @@ use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
 use plimsoll_models::{Lora, ParameterGroup, Recipe};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins, known_device};
 use plimsoll_runtime::Backend;
-use plimsoll_train::{DataMemory, Language, Model, Prepared, Session, Spec, Task, prepare};
+use plimsoll_train::{DataMemory, Language, Model, Prepared, Seq2Seq, Session, Spec, Task, prepare};
 use serde_json::Value as Json;
 
 pub const THREADS: usize = 2;
@@ -96,7 +96,11 @@ pub fn session(
 ) -> Session {
     let folder = fixture(family).join("model");
     let model = Model::find(folder.to_str().expect("UTF-8")).expect("a model folder");
-    let mut spec = spec(model, recipe, sequences, max_length);
+    let task: Arc<dyn Task> = match model.config.decoder_start {
+        Some(start) => Arc::new(Seq2Seq::new(start)),
+        None => Arc::new(Language::sft()),
+    };
+    let mut spec = spec_for(task, model, recipe, sequences, max_length);
     change(&mut spec);
     start(&spec, false).session
 }
