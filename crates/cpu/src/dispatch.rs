@@ -41,5 +41,6 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
         Op::AdamW(op) => optimizer::adamw(op, call),
         Op::Sgd(op) => optimizer::sgd(op, call),
+        Op::Lion(op) => optimizer::lion(op, call),
     }
 }

@@ -36,6 +36,9 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "low_rank.cu",
     "norm.cu",
     "optimizer.cu",
+    "optimizer_adamw.cu",
+    "optimizer_lion.cu",
+    "optimizer_sgd.cu",
     "rope.cu",
     "rows.cu",
     "score.cu",
@@ -62,6 +65,7 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "low_rank_spans.cuh",
     "low_rank_tile.cuh",
     "low_rank_up.cuh",
+    "optimizer.cuh",
     "plimsoll.cuh",
     "tensor_cores.cuh",
 ];

@@ -41,7 +41,7 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Add(_) => elementwise::add(call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
-        Op::AdamW(_) | Op::Sgd(_) => optimizer::update_one(call),
+        Op::AdamW(_) | Op::Sgd(_) | Op::Lion(_) => optimizer::update_one(call),
     }
 }
 

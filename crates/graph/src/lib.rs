@@ -23,7 +23,9 @@ pub use error::GraphError;
 pub use fusion::{fuse_backward, fuse_forward};
 pub use graph::{Graph, Node, NodeId, Phase};
 pub use op::{Alias, Io, Op, OpRule};
-pub use optimizer::{Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, UpdateOperands, optimizer_named};
+pub use optimizer::{
+    Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands, optimizer_named,
+};
 pub use program::{BatchShape, Cadence, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape};
 pub use storage::{BlockFormat, Storage, TENSOR_BYTES_MAX};
 pub use stream::{STREAMS_MAX, StreamId, Streams};

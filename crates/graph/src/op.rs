@@ -122,6 +122,7 @@ operators!(
     GlobalNorm,
     AdamW,
     Sgd,
+    Lion,
 );
 
 impl OpRule for Op {

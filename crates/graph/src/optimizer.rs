@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::ops::{AdamWOptimizer, HYPER_LEN, SgdOptimizer};
+use crate::ops::{AdamWOptimizer, HYPER_LEN, LionOptimizer, SgdOptimizer};
 use crate::{DType, Graph, GraphError, Shape, Storage, ValueId};
 
 /// A matrix inside a parameter, as model files have it: q, k and v lie in one parameter and are three matrices.
@@ -41,8 +41,8 @@ pub struct UpdateOperands<'a> {
 pub trait Optimizer: Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// What it keeps for a parameter of this shape.
-    fn states(&self, shape: Shape) -> Vec<State>;
+    /// What it keeps for a parameter of this shape, in which these matrices lie one behind another.
+    fn states(&self, shape: Shape, matrices: &[Matrix]) -> Vec<State>;
 
     /// Adds the operators that update one parameter, leave its gradient zeroed and its states current.
     fn update(&self, graph: &mut Graph, operands: &UpdateOperands) -> Result<(), GraphError>;
@@ -51,21 +51,42 @@ pub trait Optimizer: Debug + Send + Sync {
     fn hyper(&self, step: u64, lr: f64) -> [f32; HYPER_LEN];
 }
 
-/// What a run may say about its optimizer; each takes what it knows.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OptimizerSettings {
-    pub betas: [f64; 2],
-    pub eps: f64,
-    pub weight_decay: f64,
-    pub momentum: f64,
-    /// How states are stored.
-    pub state: DType,
+/// How states of the parameter's shape are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StateStorage {
+    #[default]
+    Float32,
+    /// Rounded stochastically, so that small steps are kept on average.
+    Bfloat16,
 }
 
-impl Default for OptimizerSettings {
-    fn default() -> Self {
-        Self { betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0, momentum: 0.0, state: DType::F32 }
+impl StateStorage {
+    /// A state whose numbers have both signs.
+    pub fn signed(self, name: &'static str, shape: Shape) -> State {
+        State { name, shape, storage: self.storage() }
     }
+
+    /// A state without negative numbers.
+    pub fn unsigned(self, name: &'static str, shape: Shape) -> State {
+        State { name, shape, storage: self.storage() }
+    }
+
+    fn storage(self) -> Storage {
+        match self {
+            Self::Float32 => DType::F32.into(),
+            Self::Bfloat16 => DType::BF16.into(),
+        }
+    }
+}
+
+/// What a run may say about its optimizer; each takes what it knows. What is not given is the optimizer's own default.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct OptimizerSettings {
+    pub betas: Option<[f64; 2]>,
+    pub eps: Option<f64>,
+    pub weight_decay: f64,
+    pub momentum: Option<f64>,
+    pub state: StateStorage,
 }
 
 type Make = fn(&OptimizerSettings) -> Arc<dyn Optimizer>;
@@ -74,6 +95,7 @@ type Make = fn(&OptimizerSettings) -> Arc<dyn Optimizer>;
 pub const OPTIMIZERS: &[(&str, Make)] = &[
     ("adamw", |settings| Arc::new(AdamWOptimizer::new(settings))),
     ("sgd", |settings| Arc::new(SgdOptimizer::new(settings))),
+    ("lion", |settings| Arc::new(LionOptimizer::new(settings))),
 ];
 
 pub fn optimizer_named(name: &str, settings: &OptimizerSettings) -> Option<Arc<dyn Optimizer>> {

@@ -240,7 +240,7 @@ fn training_slots(
         let (name, role) = (format!("{kind}:{}", parameter.name), Role::OptimizerState);
         slots.add(Slot { name, shape, storage, role, extent: Extent::Fixed, layer })
     };
-    let states = recipe.groups[parameter.group].optimizer.states(parameter.shape);
+    let states = recipe.groups[parameter.group].optimizer.states(parameter.shape, &matrices(parameter));
     let states = states.into_iter().map(|state| add(state.name, state.shape, state.storage));
     let states = states.collect::<Result<_, _>>()?;
     let master = match recipe.master {
@@ -248,6 +248,10 @@ fn training_slots(
         false => None,
     };
     Ok(Trained { parameter: parameter.name.clone(), grad, states, master })
+}
+
+fn matrices(parameter: &Parameter) -> Vec<Matrix> {
+    parameter.tensors.iter().map(|t| Matrix { first_row: t.first_row, shape: t.shape }).collect()
 }
 
 /// The update: the norm over all gradients, then one optimizer step per parameter.
@@ -267,8 +271,7 @@ fn update(
     let clip = graph.apply(GlobalNorm { max_norm: recipe.clip }, &operands, "clip", Class::NONE)?;
     for (parameter, trained) in trained.iter().zip(states) {
         graph.set_layer(slots.get(parameter.slot).layer);
-        let matrices: Vec<Matrix> =
-            parameter.tensors.iter().map(|t| Matrix { first_row: t.first_row, shape: t.shape }).collect();
+        let matrices = matrices(parameter);
         let operands = UpdateOperands {
             parameter: graph.slot(slots, parameter.slot)?,
             gradient: graph.slot(slots, trained.grad)?,

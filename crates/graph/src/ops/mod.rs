@@ -23,7 +23,7 @@ pub use layer_norm::{LayerNorm, LayerNormGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
-pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
+pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Lion, LionOptimizer, Sgd, SgdOptimizer};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};
 pub use score::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};

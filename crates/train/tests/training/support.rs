@@ -38,7 +38,7 @@ pub fn recipe(lora: Option<Lora>) -> Recipe {
 
 /// All parameters by one optimizer.
 pub fn trained_by(name: &str) -> Vec<ParameterGroup> {
-    let settings = OptimizerSettings { weight_decay: 0.01, momentum: 0.9, ..OptimizerSettings::default() };
+    let settings = OptimizerSettings { weight_decay: 0.01, momentum: Some(0.9), ..OptimizerSettings::default() };
     vec![ParameterGroup::rest(optimizer_named(name, &settings).expect("there is one"))]
 }
 

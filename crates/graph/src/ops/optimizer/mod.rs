@@ -3,9 +3,11 @@
 //! not a number, and every optimizer leaves parameters, states and masters as they are.
 
 mod adamw;
+mod lion;
 mod sgd;
 
 pub use adamw::{AdamW, AdamWOptimizer};
+pub use lion::{Lion, LionOptimizer};
 pub use sgd::{Sgd, SgdOptimizer};
 
 use crate::op::{Alias, Io, OpRule, expect_shape, same_as};

@@ -1,3 +1,7 @@
+mod lion;
+
+pub use lion::lion;
+
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
 
 use super::Array;

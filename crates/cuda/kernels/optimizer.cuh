@@ -1,0 +1,165 @@
+// What the updates of all optimizers share: tables of tensors, stochastic rounding, the division into chunks. Optional
+// operands are null where they are absent.
+#pragma once
+#include "plimsoll.cuh"
+
+#define UPDATE_THREADS 256
+// Elements of a tensor that one block of an update has.
+#define UPDATE_CHUNK 16384
+
+// Tensors of one launch, passed by value. All parameters of a kernel together have 4 KiB under every driver.
+template <typename Row, int N> struct Table {
+    Row rows[N];
+};
+
+struct UpdateRow {
+    void *p, *g, *m, *v;
+    float* master;
+    u64 len;
+    u32 site;
+    // The first block of the grid that belongs to a later row.
+    u32 end;
+};
+
+using UpdateTable = Table<UpdateRow, 72>;
+// The host writes rows word by word.
+static_assert(sizeof(UpdateRow) == 7 * 8, "rows without gaps");
+
+// The row that this block works on, and which of the row's blocks it is.
+template <typename T> __device__ __forceinline__ u32 find_row(const T& table, u32 count, u32& block) {
+    u32 low = 0, high = count - 1;
+    while (low < high) {
+        const u32 middle = (low + high) / 2;
+        if (blockIdx.x < table.rows[middle].end) high = middle;
+        else low = middle + 1;
+    }
+    block = blockIdx.x - (low == 0 ? 0 : table.rows[low - 1].end);
+    return low;
+}
+
+// Rounding to one of the two neighbours, the nearer one the more often: on average nothing is lost,
+// however small a step is beside the number it is added to.
+template <typename T> __device__ __forceinline__ T round_stochastic(float x, u32 draw);
+
+template <> __device__ __forceinline__ float round_stochastic<float>(float x, u32) { return x; }
+
+template <> __device__ __forceinline__ bf16 round_stochastic<bf16>(float x, u32 draw) {
+    const u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) >= 0x7f800000u) return from_float<bf16>(x);
+    return __ushort_as_bfloat16((unsigned short)((bits + (draw >> 16)) >> 16));
+}
+
+template <> __device__ __forceinline__ f16 round_stochastic<f16>(float x, u32 draw) {
+    const f16 inner = __float2half_rz(x);
+    const f16 outer = __ushort_as_half((unsigned short)(__half_as_ushort(inner) + 1));
+    const float base = __half2float(inner), chance = (x - base) / (__half2float(outer) - base);
+    // Exact, infinite and undefined numbers stay as they are; beyond the largest one the chance is zero.
+    return base != x && float(draw) * 2.3283064e-10f < chance ? outer : inner;
+}
+
+// Draws are a hash of the parameter, the update, the element and its gradient: the same ones wherever
+// the parameter lies and however it is divided among threads.
+struct Draws {
+    u32 a;
+
+    __device__ __forceinline__ Draws(u32 site, const float* hyper) {
+        u32 update = mix(__float_as_uint(hyper[0]) ^ 0x9e3779b9u);
+        for (int i = 1; i < 4; i++) update = mix(update + __float_as_uint(hyper[i]));
+        a = mix(update ^ mix(site + 0x85ebca6bu));
+    }
+
+    __device__ __forceinline__ u32 draw(u64 element, float gradient) const {
+        return mix((u32(element) * 0x9e3779b1u + a) ^ u32(element >> 32) * 0x85ebca6bu ^ __float_as_uint(gradient));
+    }
+};
+
+// Up to N elements; all of them, in wide accesses, if `wide`.
+template <typename T, int N>
+__device__ __forceinline__ void store_stochastic(T* to, int count, bool wide, const float (&in)[N],
+                                                const u32 (&draws)[N]) {
+    constexpr int P = Pack<T>::N;
+    if (wide) {
+#pragma unroll
+        for (int from = 0; from < N; from += P) {
+            Pack<T> pack;
+#pragma unroll
+            for (int i = 0; i < P; i++) pack.v[i] = round_stochastic<T>(in[from + i], draws[from + i]);
+            store_pack(to + from, pack);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i < count) to[i] = round_stochastic<T>(in[i], draws[i]);
+        }
+    }
+}
+
+// A parameter after its step: with a master, the master and its nearest neighbour; else stochastically.
+template <typename P, int N>
+__device__ __forceinline__ void store_parameter(P* p, float* master, int count, bool wide, const float (&value)[N],
+                                                const u32 (&draws)[N]) {
+    if (master == nullptr) return store_stochastic(p, count, wide, value, draws);
+    store_some(master, count, wide, value);
+    store_some(p, count, wide, value);
+}
+
+// One chunk of a tensor. A thread has as many elements at a time as the narrowest type has in its widest access.
+template <typename P, typename G, typename S, typename Rule>
+__device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m, S* v, float* master, u32 chunk,
+                                             u64 len, const Draws& draws) {
+    constexpr int N = sizeof(P) == 2 || sizeof(G) == 2 || sizeof(S) == 2 ? 8 : 4;
+    static_assert(UPDATE_CHUNK % (UPDATE_THREADS * N) == 0, "threads have equal shares");
+    const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
+    if (isnan(rule.factor)) {
+        for (u64 at = start + threadIdx.x; at < end; at += UPDATE_THREADS) g[at] = from_float<G>(0.0f);
+        return;
+    }
+#pragma unroll 1
+    for (u64 at = start + threadIdx.x * N; at < end; at += UPDATE_THREADS * N) {
+        if (at + N <= len) rule.template step<N, true>(p, g, m, v, master, at, len, draws);
+        else rule.template step<N, false>(p, g, m, v, master, at, len, draws);
+    }
+}
+
+// One tensor, by a grid of its own.
+template <typename P, typename G, typename S, typename Rule>
+__device__ __forceinline__ void update_one(const Rule& rule, P* p, G* g, S* m, S* v, float* master,
+                                           const float* hyper, u64 len, u32 site) {
+    update_chunk(rule, p, g, m, v, master, blockIdx.x, len, Draws(site, hyper));
+}
+
+// Many tensors, each by as many blocks as it has chunks.
+template <typename P, typename G, typename S, typename Rule>
+__device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable& table, u32 count,
+                                            const float* hyper) {
+    u32 chunk;
+    const UpdateRow& row = table.rows[find_row(table, count, chunk)];
+    update_chunk(rule, static_cast<P*>(row.p), static_cast<G*>(row.g), static_cast<S*>(row.m), static_cast<S*>(row.v),
+                 row.master, chunk, row.len, Draws(row.site, hyper));
+}
+
+// The first of a kernel's parameters, read where the driver put it.
+#define TABLE(type) const __grid_constant__ type table, u32 count
+
+// The kernels of one rule for all types of parameter, gradient and state, which they are named after. `NUMBERS_rule` are the
+// parameters behind the tensors, `RULE_rule` is made of them.
+#define UPDATE_KERNELS(rule, p_name, P, g_name, G, s_name, S)                                                          \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS) rule##_##p_name##_##g_name##_##s_name(                           \
+        P* p, G* g, S* m, S* v, float* master, u64 len, u32 site, NUMBERS_##rule) {                                    \
+        update_one<P, G, S>(RULE_##rule, p, g, m, v, master, hyper, len, site);                                        \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
+        rule##_many_##p_name##_##g_name##_##s_name(TABLE(UpdateTable), NUMBERS_##rule) {                               \
+        update_many<P, G, S>(RULE_##rule, table, count, hyper);                                                        \
+    }
+
+#define UPDATE_STATES(rule, p_name, P, g_name, G)                                                                      \
+    UPDATE_KERNELS(rule, p_name, P, g_name, G, f32, float)                                                             \
+    UPDATE_KERNELS(rule, p_name, P, g_name, G, bf16, bf16)
+
+#define UPDATE_TYPES(rule)                                                                                             \
+    UPDATE_STATES(rule, f32, float, f32, float)                                                                        \
+    UPDATE_STATES(rule, bf16, bf16, f32, float)                                                                        \
+    UPDATE_STATES(rule, bf16, bf16, bf16, bf16)                                                                        \
+    UPDATE_STATES(rule, f16, f16, f32, float)                                                                          \
+    UPDATE_STATES(rule, f16, f16, f16, f16)
