@@ -103,6 +103,61 @@ __device__ __forceinline__ void store_parameter(P* p, float* master, int count, 
     store_some(p, count, wide, value);
 }
 
+// What an update does to a run of elements. `Rule::apply` takes them as loaded, in float32, and leaves behind what is to be
+// stored; in place of the gradient, what draws are made of. States and master are read only where there are any.
+template <typename Rule, typename P, typename G, int N> struct Elements {
+    P* p;
+    G* g;
+    float* master;
+    int count;
+    bool wide;
+    float parameter[N], gradient[N], first[N], second[N];
+    u32 draw[N];
+
+    __device__ __forceinline__ Elements(P* p, G* g, float* master, u64 at, int count, bool wide)
+        : p(p + at), g(g + at), master(master != nullptr ? master + at : nullptr), count(count), wide(wide) {
+        load_some(this->g, count, wide, gradient);
+        if (master != nullptr) load_some(this->master, count, wide, parameter);
+        else load_some(this->p, count, wide, parameter);
+    }
+
+    __device__ __forceinline__ void apply(const Rule& rule, u64 at, const Draws& draws) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            rule.apply(parameter[i], gradient[i], first[i], second[i]);
+            draw[i] = draws.draw(at + i, gradient[i]);
+            gradient[i] = 0.0f;
+        }
+        store_parameter(p, master, count, wide, parameter, draw);
+        store_some(g, count, wide, gradient);
+    }
+};
+
+// The N elements at `at`, or as many as there are if not `WIDE`. Every load is under way before the first is used.
+template <int N, bool WIDE, typename P, typename G, typename S, typename Rule>
+__device__ __forceinline__ void update_elements(const Rule& rule, P* p, G* g, S* m, S* v, float* master, u64 at, u64 len,
+                                                const Draws& draws) {
+    constexpr bool wide = WIDE;
+    const int count = wide ? N : int(len - at);
+    Elements<Rule, P, G, N> elements(p, g, master, at, count, wide);
+    if (m != nullptr) load_some(m + at, count, wide, elements.first);
+    if (Rule::STATES > 1) load_some(v + at, count, wide, elements.second);
+    elements.apply(rule, at, draws);
+    // Sixteen bits are enough for each draw: the high ones, the low ones, and the middle of a product of both.
+    u32 draw_first[N], draw_second[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        draw_first[i] = elements.draw[i] << 16;
+        draw_second[i] = elements.draw[i] * 0x846ca68bu << 8;
+    }
+    if (m != nullptr) store_stochastic(m + at, count, wide, elements.first, draw_first);
+    if (Rule::STATES > 1) store_stochastic(v + at, count, wide, elements.second, draw_second);
+}
+
+template <typename G> __device__ __forceinline__ void zero_gradient(G* g, u64 start, u64 end) {
+    for (u64 at = start + threadIdx.x; at < end; at += UPDATE_THREADS) g[at] = from_float<G>(0.0f);
+}
+
 // One chunk of a tensor. A thread has as many elements at a time as the narrowest type has in its widest access.
 template <typename P, typename G, typename S, typename Rule>
 __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m, S* v, float* master, u32 chunk,
@@ -110,14 +165,105 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m,
     constexpr int N = sizeof(P) == 2 || sizeof(G) == 2 || sizeof(S) == 2 ? 8 : 4;
     static_assert(UPDATE_CHUNK % (UPDATE_THREADS * N) == 0, "threads have equal shares");
     const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
-    if (isnan(rule.factor)) {
-        for (u64 at = start + threadIdx.x; at < end; at += UPDATE_THREADS) g[at] = from_float<G>(0.0f);
-        return;
-    }
+    if (isnan(rule.factor)) return zero_gradient(g, start, end);
 #pragma unroll 1
     for (u64 at = start + threadIdx.x * N; at < end; at += UPDATE_THREADS * N) {
-        if (at + N <= len) rule.template step<N, true>(p, g, m, v, master, at, len, draws);
-        else rule.template step<N, false>(p, g, m, v, master, at, len, draws);
+        if (at + N <= len) update_elements<N, true>(rule, p, g, m, v, master, at, len, draws);
+        else update_elements<N, false>(rule, p, g, m, v, master, at, len, draws);
+    }
+}
+
+// A state in codes of eight bits. Every block of 256 elements has a float32 scale; scales lie behind the codes, at a multiple
+// of four. A warp has a block at a time, every lane eight elements of it.
+struct Int8 {
+    unsigned char code;
+};
+
+#define INT8_LANE 8
+#define INT8_BLOCK (32 * INT8_LANE)
+static_assert(UPDATE_CHUNK % (UPDATE_THREADS * INT8_LANE) == 0, "warps have equal shares");
+
+// What codes stand for, as multiples of the scale: seven decades below one, each divided evenly, the higher the finer, and
+// zero. `magnitude` counts from zero up, and `parts` are those of the lowest decade.
+__device__ __forceinline__ float dynamic_number(u32 magnitude, u32 parts) {
+    if (magnitude == 0) return 0.0f;
+    const u32 above = magnitude + parts - 1;
+    const u32 decade = 31 - __clz(int(above)) - (parts - 1);
+    if (decade == 7) return 1.0f;
+    const double sizes[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
+    const u32 divided = parts << decade;
+    return float(sizes[decade] * (0.1 + 0.9 * (double(above - divided) + 0.5) / double(divided)));
+}
+
+struct DynamicNumbers {
+    float with_sign[256], without_sign[256];
+
+    __device__ __forceinline__ void fill() {
+        for (u32 code = threadIdx.x; code < 256; code += blockDim.x) {
+            with_sign[code] = code < 127 ? -dynamic_number(127 - code, 1) : dynamic_number(code - 127, 1);
+            without_sign[code] = dynamic_number(code, 2);
+        }
+        __syncthreads();
+    }
+};
+
+__device__ __forceinline__ u32 nearest_code(const float* numbers, float number) {
+    u32 code = 0;
+#pragma unroll
+    for (u32 half = 128; half > 0; half /= 2) {
+        const float middle = 0.5f * (numbers[code + half - 1] + numbers[code + half]);
+        if (number > middle) code += half;
+    }
+    return code;
+}
+
+__device__ __forceinline__ float* int8_scales(Int8* state, u64 len) {
+    return reinterpret_cast<float*>(state + (len + 3) / 4 * 4);
+}
+
+__device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int count, const float* numbers,
+                                           float (&out)[INT8_LANE]) {
+    const float scale = count > 0 ? int8_scales(state, len)[at / INT8_BLOCK] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? numbers[state[at + i].code] * scale : 0.0f;
+}
+
+// By a whole warp. The largest of the block does not depend on the order it is looked for in.
+__device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int count, const float* numbers,
+                                            const float (&in)[INT8_LANE]) {
+    float scale = 0.0f;
+#pragma unroll
+    for (int i = 0; i < INT8_LANE; i++) scale = i < count ? fmaxf(scale, fabsf(in[i])) : scale;
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) scale = fmaxf(scale, __shfl_xor_sync(0xffffffffu, scale, lanes));
+#pragma unroll
+    for (int i = 0; i < INT8_LANE; i++) {
+        const float share = scale > 0.0f ? __fdiv_rn(in[i], scale) : 0.0f;
+        if (i < count) state[at + i].code = (unsigned char)nearest_code(numbers, share);
+    }
+    if (at % INT8_BLOCK == 0 && count > 0) int8_scales(state, len)[at / INT8_BLOCK] = scale;
+}
+
+template <typename P, typename G, typename Rule>
+__device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, Int8* m, Int8* v, float* master, u32 chunk,
+                                             u64 len, const Draws& draws) {
+    __shared__ DynamicNumbers numbers;
+    numbers.fill();
+    const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
+    if (isnan(rule.factor)) return zero_gradient(g, start, end);
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (u64 block = start + warp * INT8_BLOCK; block < end; block += UPDATE_THREADS * INT8_LANE) {
+        const u64 at = block + lane * INT8_LANE;
+        const int count = at < len ? int(min(len - at, u64(INT8_LANE))) : 0;
+        Elements<Rule, P, G, INT8_LANE> elements(p, g, master, at, count, count == INT8_LANE);
+        load_codes(m, at, len, count, numbers.with_sign, elements.first);
+        if (Rule::STATES > 1) load_codes(v, at, len, count, numbers.without_sign, elements.second);
+        elements.apply(rule, at, draws);
+        // Every lane has read the scales before one writes them.
+        __syncwarp();
+        store_codes(m, at, len, count, numbers.with_sign, elements.first);
+        if (Rule::STATES > 1) store_codes(v, at, len, count, numbers.without_sign, elements.second);
     }
 }
 
@@ -155,7 +301,8 @@ __device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable&
 
 #define UPDATE_STATES(rule, p_name, P, g_name, G)                                                                      \
     UPDATE_KERNELS(rule, p_name, P, g_name, G, f32, float)                                                             \
-    UPDATE_KERNELS(rule, p_name, P, g_name, G, bf16, bf16)
+    UPDATE_KERNELS(rule, p_name, P, g_name, G, bf16, bf16)                                                             \
+    UPDATE_KERNELS(rule, p_name, P, g_name, G, int8, Int8)
 
 #define UPDATE_TYPES(rule)                                                                                             \
     UPDATE_STATES(rule, f32, float, f32, float)                                                                        \

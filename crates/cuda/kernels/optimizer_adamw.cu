@@ -18,38 +18,16 @@ struct AdamW {
           root_correction(1.0f / sqrtf(hyper[2])), beta1_complement(beta1_complement), beta2(beta2),
           beta2_complement(beta2_complement), eps(eps) {}
 
-    // The N elements at `at`, or as many as there are if not `wide`. Every load is under way before the first is used.
-    template <int N, bool WIDE, typename P, typename G, typename S>
-    __device__ __forceinline__ void step(P* p, G* g, S* m, S* v, float* master, u64 at, u64 len,
-                                         const Draws& draws) const {
-        constexpr bool wide = WIDE;
-        const int count = wide ? N : int(len - at);
-        float parameter[N], gradient[N], first[N], second[N];
-        load_some(g + at, count, wide, gradient);
-        load_some(m + at, count, wide, first);
-        load_some(v + at, count, wide, second);
-        if (master != nullptr) load_some(master + at, count, wide, parameter);
-        else load_some(p + at, count, wide, parameter);
+    static constexpr int STATES = 2;
 
-        u32 draw[N], draw_first[N], draw_second[N];
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            // Rounded by name: a compiler that fused it here and not there would make kernels differ.
-            const float grad = __fmul_rn(gradient[i], factor);
-            gradient[i] = 0.0f;
-            first[i] = fmaf(grad - first[i], beta1_complement, first[i]);
-            second[i] = fmaf(second[i], beta2, beta2_complement * grad * grad);
-            const float denominator = fmaf(root(second[i]), root_correction, eps);
-            parameter[i] = fmaf(-step_size, __fdividef(first[i], denominator), parameter[i] * keep);
-            // Sixteen bits are enough for each: the high ones, the low ones, and the middle of a product of both.
-            draw[i] = draws.draw(at + i, grad);
-            draw_first[i] = draw[i] << 16;
-            draw_second[i] = draw[i] * 0x846ca68bu << 8;
-        }
-        store_parameter(p + at, master != nullptr ? master + at : nullptr, count, wide, parameter, draw);
-        store_some(g + at, count, wide, gradient);
-        store_stochastic(m + at, count, wide, first, draw_first);
-        store_stochastic(v + at, count, wide, second, draw_second);
+    __device__ __forceinline__ void apply(float& parameter, float& gradient, float& first, float& second) const {
+        // Rounded by name: a compiler that fused it here and not there would make kernels differ.
+        const float grad = __fmul_rn(gradient, factor);
+        gradient = grad;
+        first = fmaf(grad - first, beta1_complement, first);
+        second = fmaf(second, beta2, beta2_complement * grad * grad);
+        const float denominator = fmaf(root(second), root_correction, eps);
+        parameter = fmaf(-step_size, __fdividef(first, denominator), parameter * keep);
     }
 };
 

@@ -2,6 +2,7 @@
 //! each operator costs. Knows no backend and does no I/O.
 
 mod autodiff;
+mod code;
 mod cost;
 mod error;
 mod fusion;
@@ -15,6 +16,7 @@ mod stream;
 mod value;
 
 pub use autodiff::{Backward, differentiate};
+pub use code::Code;
 pub use cost::{
     BackendTraits, CPU_PACKING_BYTES, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES, GPU_UPDATES_PER_LAUNCH,
     Product, Work,

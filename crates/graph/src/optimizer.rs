@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::ops::{AdamWOptimizer, HYPER_LEN, LionOptimizer, SgdOptimizer};
-use crate::{DType, Graph, GraphError, Shape, Storage, ValueId};
+use crate::{BlockFormat, Code, DType, Graph, GraphError, Shape, Storage, ValueId};
 
 /// A matrix inside a parameter, as model files have it: q, k and v lie in one parameter and are three matrices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,22 +58,32 @@ pub enum StateStorage {
     Float32,
     /// Rounded stochastically, so that small steps are kept on average.
     Bfloat16,
+    /// Codes of eight bits, each block of 256 with a float32 scale. Small states stay in float32.
+    Int8,
 }
+
+/// States of fewer elements gain nothing from eight bits, and norms and biases are sensitive to them.
+const INT8_ELEMENTS_MIN: usize = 4096;
+const INT8_BLOCK: usize = 256;
 
 impl StateStorage {
     /// A state whose numbers have both signs.
     pub fn signed(self, name: &'static str, shape: Shape) -> State {
-        State { name, shape, storage: self.storage() }
+        State { name, shape, storage: self.storage(shape, Code::DynamicSigned) }
     }
 
     /// A state without negative numbers.
     pub fn unsigned(self, name: &'static str, shape: Shape) -> State {
-        State { name, shape, storage: self.storage() }
+        State { name, shape, storage: self.storage(shape, Code::DynamicUnsigned) }
     }
 
-    fn storage(self) -> Storage {
+    fn storage(self, shape: Shape, code: Code) -> Storage {
         match self {
-            Self::Float32 => DType::F32.into(),
+            Self::Int8 if shape.elements() >= INT8_ELEMENTS_MIN => {
+                let blocks = BlockFormat { elements: INT8_BLOCK, code, scale: DType::F32 };
+                Storage { element: DType::F32, blocks: Some(blocks) }
+            }
+            Self::Float32 | Self::Int8 => DType::F32.into(),
             Self::Bfloat16 => DType::BF16.into(),
         }
     }

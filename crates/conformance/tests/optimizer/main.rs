@@ -1,6 +1,7 @@
 //! Gradient norm, clipping, and several steps of each optimizer beside the textbook's.
 
 mod lion;
+mod states;
 
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
 use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Rounding, SIXTEEN, Suite, Tensor, compare, unit};

@@ -1,10 +1,11 @@
 //! Optimizer states in memory: float32 as they lie, anything else through a block of float32 numbers.
 
 use half::bf16;
-use plimsoll_graph::DType;
+use plimsoll_graph::{Code, DType};
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Element, Matrix, Rows};
+use crate::vector::{maximum, vectorized};
 
 /// Elements that are held in float32 at a time.
 pub(super) const BLOCK: usize = 256;
@@ -17,12 +18,33 @@ impl Element for bf16 {
 pub(super) enum StateMemory {
     Float32(Matrix),
     Bfloat16(Rows<bf16>),
+    Int8(Int8),
 }
+
+/// A code for every element, and a scale for every block of them.
+#[derive(Clone, Copy)]
+pub(super) struct Int8 {
+    codes: *mut u8,
+    scales: *mut f32,
+    code: Code,
+}
+
+// SAFETY: plain addresses; tasks have disjoint blocks.
+unsafe impl Send for Int8 {}
+// SAFETY: as above.
+unsafe impl Sync for Int8 {}
 
 impl StateMemory {
     pub(super) fn output(call: &Call, index: usize) -> Result<Self, RuntimeError> {
-        match call.step.outputs.get(index).map(|buffer| buffer.storage.element) {
-            Some(DType::BF16) => Ok(Self::Bfloat16(call.output(index)?)),
+        let Some(buffer) = call.step.outputs.get(index) else { return Ok(Self::Float32(call.output(index)?)) };
+        match (buffer.storage.element, buffer.storage.blocks) {
+            (DType::BF16, None) => Ok(Self::Bfloat16(call.output(index)?)),
+            (DType::F32, Some(format)) if format.elements == BLOCK && format.scale == DType::F32 => {
+                let codes = call.output_bytes(index)?;
+                let scales_at = format.scales_at(buffer.shape.elements()).expect("its bytes were counted");
+                let scales = codes.wrapping_add(scales_at).cast();
+                Ok(Self::Int8(Int8 { codes, scales, code: format.code }))
+            }
             _ => Ok(Self::Float32(call.output(index)?)),
         }
     }
@@ -43,6 +65,13 @@ impl StateMemory {
                 let stored = unsafe { std::slice::from_raw_parts(state.ptr().add(start), len) };
                 block.iter_mut().zip(stored).for_each(|(number, stored)| *number = stored.to_f32());
             }
+            Self::Int8(Int8 { codes, scales, code }) => {
+                // SAFETY: the caller vouches for the elements, which are those of one block.
+                let (codes, scale) =
+                    unsafe { (std::slice::from_raw_parts(codes.add(start), len), *scales.add(start / BLOCK)) };
+                let numbers = code.numbers();
+                block.iter_mut().zip(codes).for_each(|(number, &code)| *number = numbers[usize::from(code)] * scale);
+            }
         }
         block.as_mut_ptr()
     }
@@ -61,6 +90,36 @@ impl StateMemory {
                     *stored = round_stochastic(number, draws.draw(start + index));
                 }
             }
+            Self::Int8(Int8 { codes, scales, code }) => {
+                let scale = maximum(block.len(), |index| block[index].abs()).max(0.0);
+                // SAFETY: the caller vouches for the elements, which are those of one block.
+                unsafe {
+                    *scales.add(start / BLOCK) = scale;
+                    encode(block, scale, code.numbers(), codes.add(start));
+                }
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// As `Code::nearest` of each number over the scale, all elements a step at a time.
+    unsafe fn encode(block: &[f32], scale: f32, numbers: &[f32; 256], codes: *mut u8) {
+        let mut shares = [0.0f32; BLOCK];
+        if scale > 0.0 {
+            shares.iter_mut().zip(block).for_each(|(share, number)| *share = number / scale);
+        }
+        let mut found = [0u32; BLOCK];
+        for half in [128u32, 64, 32, 16, 8, 4, 2, 1] {
+            for (code, &share) in found.iter_mut().zip(&shares) {
+                let above = ((*code + half) & 255) as usize;
+                let middle = 0.5 * (numbers[above - 1] + numbers[above]);
+                *code += if share > middle { half } else { 0 };
+            }
+        }
+        for (index, &code) in found.iter().take(block.len()).enumerate() {
+            // SAFETY: the caller vouches for as many codes.
+            unsafe { *codes.add(index) = code as u8 };
         }
     }
 }

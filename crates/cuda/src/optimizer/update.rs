@@ -1,6 +1,6 @@
 //! What element-wise updates share: tensors of one launch in a table, kernels named after types.
 
-use plimsoll_graph::{DType, GPU_UPDATES_PER_LAUNCH, Op, OpRule};
+use plimsoll_graph::{BlockFormat, DType, GPU_UPDATES_PER_LAUNCH, Op, OpRule, Storage};
 use plimsoll_runtime::RuntimeError;
 
 use super::{OTHER_BYTES_MAX, PARAMETER_BYTES_MAX, adamw, lion, pair, sgd};
@@ -9,6 +9,9 @@ use crate::call::{Args, Call, Operand, type_suffix};
 const UPDATE_THREADS: u32 = 256;
 /// Elements of a tensor that one block of an update has.
 const UPDATE_CHUNK: usize = 16384;
+
+/// Elements of a state in eight bits that share a scale: those of one warp.
+const INT8_BLOCK: usize = 256;
 
 /// Addresses of parameter, gradient, states and master, elements, and the site below the end of its blocks.
 type UpdateRow = [u64; 7];
@@ -40,18 +43,30 @@ impl Rule {
     }
 }
 
-/// Types of parameter, gradient and state as kernel names spell them.
-fn update_types(call: &Call, p: DType, g: DType, state: DType) -> Result<String, RuntimeError> {
-    let odd = if type_suffix(p).is_none() {
-        Some(p)
-    } else if g != p && g != DType::F32 {
-        Some(g)
-    } else {
-        Some(state).filter(|state| !matches!(state, DType::F32 | DType::BF16))
-    };
-    match odd {
-        Some(dtype) => Err(call.unsupported(dtype)),
-        None => Ok(format!("{}_{}_{}", p.name(), g.name(), state.name())),
+/// How kernel names spell what a state is stored as; `None` for what no kernel reads.
+fn state_suffix(storage: Storage) -> Option<&'static str> {
+    match (storage.element, storage.blocks) {
+        (dtype @ (DType::F32 | DType::BF16), None) => Some(dtype.name()),
+        (DType::F32, Some(BlockFormat { elements: INT8_BLOCK, scale: DType::F32, .. })) => Some("int8"),
+        _ => None,
+    }
+}
+
+/// Types of parameter, gradient and states as kernel names spell them.
+fn update_types(call: &Call, p: DType, g: DType, states: &[Storage]) -> Result<String, RuntimeError> {
+    if type_suffix(p).is_none() {
+        return Err(call.unsupported(p));
+    }
+    if g != p && g != DType::F32 {
+        return Err(call.unsupported(g));
+    }
+    let suffixes: Vec<_> = states.iter().map(|&state| state_suffix(state)).collect();
+    let state = suffixes.first().copied().unwrap_or(Some(DType::F32.name()));
+    match state {
+        Some(state) if suffixes.iter().all(|&other| other == Some(state)) => {
+            Ok(format!("{}_{}_{state}", p.name(), g.name()))
+        }
+        _ => Err(call.error(format!("has no kernel for states stored as {states:?}"))),
     }
 }
 
@@ -84,14 +99,10 @@ impl Update {
     fn new(call: &Call) -> Result<Self, RuntimeError> {
         let rule = Rule::of(call)?;
         let (p, g) = (call.output(0), call.output(1));
-        let states: Vec<Operand> = rule.states.iter().map(|&at| call.output(at)).collect();
-        if !states.is_empty() {
-            call.suffix_of(&states)?;
-        }
-        let state = states.first().map_or(DType::F32, |state| state.dtype);
-        let types = update_types(call, p.dtype, g.dtype, state)?;
+        let storages: Vec<Storage> = rule.states.iter().map(|&at| call.step.outputs[at].storage).collect();
+        let types = update_types(call, p.dtype, g.dtype, &storages)?;
         let master = master_address(call, rule.master.map(|at| call.output(at)))?;
-        let address = |at: usize| states.get(at).map_or(0, |state| state.ptr);
+        let address = |at: usize| rule.states.get(at).map_or(0, |&at| call.output(at).ptr);
         let states = [address(0), address(1)];
         Ok(Self { types, len: p.len(), p: p.ptr, g: g.ptr, states, master, site: site(call), rule })
     }
