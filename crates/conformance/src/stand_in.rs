@@ -4,7 +4,7 @@
 
 use half::{bf16, f16};
 use plimsoll_cpu::CpuBackend;
-use plimsoll_graph::ops::{AdamW, Embed, Lion, Sgd};
+use plimsoll_graph::ops::{AdamW, Embed, Lion, Muon, Sgd};
 use plimsoll_graph::{BackendTraits, DType, Op};
 use plimsoll_plan::lifetimes::ALIGNMENT;
 use plimsoll_plan::{Buffer, Place, Region, Step};
@@ -78,7 +78,10 @@ fn chosen(x: f32, dtype: DType, index: usize) -> f32 {
 /// Of an update, whether there is a master copy.
 fn master_of(op: &mut Op) -> Option<&mut bool> {
     match op {
-        Op::AdamW(AdamW { master, .. }) | Op::Sgd(Sgd { master, .. }) | Op::Lion(Lion { master, .. }) => Some(master),
+        Op::AdamW(AdamW { master, .. })
+        | Op::Sgd(Sgd { master, .. })
+        | Op::Lion(Lion { master, .. })
+        | Op::Muon(Muon { master, .. }) => Some(master),
         _ => None,
     }
 }
@@ -112,7 +115,8 @@ fn widen(step: &Step) -> (Step, usize) {
     };
     let inputs = step.inputs.iter().map(&mut widen_buffer).collect();
     let outputs = step.outputs.iter().map(&mut widen_buffer).collect();
-    let workspace = step.workspace.map(|region| place(region.offset, region.bytes));
+    // Scratch may hold sixteen-bit numbers too.
+    let workspace = step.workspace.map(|region| place(region.offset, 2 * region.bytes));
     let op = match &step.op {
         Op::Embed(embed) => Embed { dtype: wide_type(embed.dtype), scale: 1.0 }.into(),
         op => op.clone(),

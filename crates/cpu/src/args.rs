@@ -61,6 +61,12 @@ impl<T: Element> Rows<T> {
         Self { start: elements.as_mut_ptr(), rows: elements.len(), cols: 1 }
     }
 
+    /// A matrix that begins at an element of this one and lies in it.
+    pub(crate) fn part(&self, first: usize, rows: usize, cols: usize) -> Self {
+        debug_assert!(first + rows * cols <= self.len());
+        Self { start: self.start.wrapping_add(first), rows, cols }
+    }
+
     pub(crate) fn ptr(&self) -> *mut T {
         self.start
     }

@@ -42,5 +42,6 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::AdamW(op) => optimizer::adamw(op, call),
         Op::Sgd(op) => optimizer::sgd(op, call),
         Op::Lion(op) => optimizer::lion(op, call),
+        Op::Muon(op) => optimizer::muon(op, call),
     }
 }

@@ -104,7 +104,8 @@ __device__ __forceinline__ void store_parameter(P* p, float* master, int count, 
 }
 
 // What an update does to a run of elements. `Rule::apply` takes them as loaded, in float32, and leaves behind what is to be
-// stored; in place of the gradient, what draws are made of. States and master are read only where there are any.
+// stored; in place of the gradient, what draws are made of. A rule that does not move the parameter leaves it and the master
+// as they are, and in the gradient's place what it made of it. States and master are read only where there are any.
 template <typename Rule, typename P, typename G, int N> struct Elements {
     P* p;
     G* g;
@@ -117,6 +118,7 @@ template <typename Rule, typename P, typename G, int N> struct Elements {
     __device__ __forceinline__ Elements(P* p, G* g, float* master, u64 at, int count, bool wide)
         : p(p + at), g(g + at), master(master != nullptr ? master + at : nullptr), count(count), wide(wide) {
         load_some(this->g, count, wide, gradient);
+        if (!Rule::MOVES) return;
         if (master != nullptr) load_some(this->master, count, wide, parameter);
         else load_some(this->p, count, wide, parameter);
     }
@@ -126,9 +128,9 @@ template <typename Rule, typename P, typename G, int N> struct Elements {
         for (int i = 0; i < N; i++) {
             rule.apply(parameter[i], gradient[i], first[i], second[i]);
             draw[i] = draws.draw(at + i, gradient[i]);
-            gradient[i] = 0.0f;
+            if (Rule::MOVES) gradient[i] = 0.0f;
         }
-        store_parameter(p, master, count, wide, parameter, draw);
+        if (Rule::MOVES) store_parameter(p, master, count, wide, parameter, draw);
         store_some(g, count, wide, gradient);
     }
 };

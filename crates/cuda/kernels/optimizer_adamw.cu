@@ -19,6 +19,7 @@ struct AdamW {
           beta2_complement(beta2_complement), eps(eps) {}
 
     static constexpr int STATES = 2;
+    static constexpr bool MOVES = true;
 
     __device__ __forceinline__ void apply(float& parameter, float& gradient, float& first, float& second) const {
         // Rounded by name: a compiler that fused it here and not there would make kernels differ.

@@ -11,6 +11,7 @@ struct Lion {
           beta2_complement(beta2_complement) {}
 
     static constexpr int STATES = 1;
+    static constexpr bool MOVES = true;
 
     __device__ __forceinline__ void apply(float& parameter, float& gradient, float& velocity, float&) const {
         // Rounded by name: a compiler that fused it here and not there would make kernels differ.

@@ -9,6 +9,7 @@ struct Sgd {
         : factor(clip[1]), lr(hyper[0]), momentum_factor(momentum_factor), weight_decay(weight_decay) {}
 
     static constexpr int STATES = 1;
+    static constexpr bool MOVES = true;
 
     __device__ __forceinline__ void apply(float& parameter, float& gradient, float& velocity, float&) const {
         const float grad = fmaf(parameter, weight_decay, __fmul_rn(gradient, factor));

@@ -38,6 +38,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "optimizer.cu",
     "optimizer_adamw.cu",
     "optimizer_lion.cu",
+    "optimizer_muon.cu",
     "optimizer_sgd.cu",
     "rope.cu",
     "rows.cu",

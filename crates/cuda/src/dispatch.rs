@@ -42,6 +42,7 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
         Op::AdamW(_) | Op::Sgd(_) | Op::Lion(_) => optimizer::update_one(call),
+        Op::Muon(op) => optimizer::muon(op, call),
     }
 }
 

@@ -123,6 +123,7 @@ operators!(
     AdamW,
     Sgd,
     Lion,
+    Muon,
 );
 
 impl OpRule for Op {

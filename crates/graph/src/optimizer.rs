@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::ops::{AdamWOptimizer, HYPER_LEN, LionOptimizer, SgdOptimizer};
+use crate::ops::{AdamWOptimizer, HYPER_LEN, LionOptimizer, MuonOptimizer, MuonSettings, SgdOptimizer};
 use crate::{BlockFormat, Code, DType, Graph, GraphError, Shape, Storage, ValueId};
 
 /// A matrix inside a parameter, as model files have it: q, k and v lie in one parameter and are three matrices.
@@ -97,6 +97,7 @@ pub struct OptimizerSettings {
     pub weight_decay: f64,
     pub momentum: Option<f64>,
     pub state: StateStorage,
+    pub muon: MuonSettings,
 }
 
 type Make = fn(&OptimizerSettings) -> Arc<dyn Optimizer>;
@@ -106,6 +107,7 @@ pub const OPTIMIZERS: &[(&str, Make)] = &[
     ("adamw", |settings| Arc::new(AdamWOptimizer::new(settings))),
     ("sgd", |settings| Arc::new(SgdOptimizer::new(settings))),
     ("lion", |settings| Arc::new(LionOptimizer::new(settings))),
+    ("muon", |settings| Arc::new(MuonOptimizer::new(settings))),
 ];
 
 pub fn optimizer_named(name: &str, settings: &OptimizerSettings) -> Option<Arc<dyn Optimizer>> {

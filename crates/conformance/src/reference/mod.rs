@@ -88,5 +88,6 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::AdamW(op) => optimizer::adamw(op, inputs),
         Op::Sgd(op) => optimizer::sgd(op, inputs),
         Op::Lion(op) => optimizer::lion(op, inputs),
+        Op::Muon(op) => optimizer::muon(op, inputs),
     }
 }

@@ -1,6 +1,8 @@
 //! Gradient norm, clipping, and several steps of each optimizer beside the textbook's.
 
 mod lion;
+mod muon;
+mod parity;
 mod states;
 
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};

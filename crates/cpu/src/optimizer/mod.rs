@@ -2,12 +2,14 @@
 
 mod adamw;
 mod lion;
+mod muon;
 mod sgd;
 mod state;
 mod step;
 
 pub(crate) use adamw::adamw;
 pub(crate) use lion::lion;
+pub(crate) use muon::muon;
 pub(crate) use sgd::sgd;
 
 use plimsoll_graph::ops::GlobalNorm;
@@ -47,6 +49,19 @@ pub(crate) fn global_norm(op: &GlobalNorm, call: &Call) -> Result<(), RuntimeErr
     // SAFETY: `clip` has two elements.
     unsafe { clip.ptr().cast::<[f32; 2]>().write([norm, factor]) };
     Ok(())
+}
+
+/// Of a whole matrix, in parts that follow from its length alone.
+fn sum_squares_of(call: &Call, x: Matrix) -> f64 {
+    let mut sums = [0.0f64; NORM_PARTS];
+    let partial = Rows::of(&mut sums);
+    let len = x.len().div_ceil(NORM_PARTS).max(NORM_PART_LEN).next_multiple_of(SQUARE_LANES);
+    call.workers.for_each(x.len().div_ceil(len), |_, part| {
+        let start = part * len;
+        // SAFETY: the part lies in the matrix; its sum is this task's alone.
+        unsafe { *partial.row(part) = sum_squares(x.ptr().add(start), len.min(x.len() - start)) };
+    });
+    sums.iter().sum()
 }
 
 const SQUARE_LANES: usize = 32;

@@ -5,6 +5,7 @@ use plimsoll_runtime::RuntimeError;
 use super::state::{BLOCK, Draws, StateMemory};
 use crate::args::{Call, Matrix};
 use crate::backend::DEVICE;
+use crate::vector::fill;
 
 /// Elements one task of an update handles.
 const UPDATE_LEN: usize = 16 * 1024;
@@ -40,9 +41,13 @@ impl Update {
     /// Whether the update is left out. Then only the gradient is zeroed.
     pub(super) fn left_out(&self, call: &Call) -> bool {
         if self.clip.is_nan() {
-            zero(call, &self.g);
+            self.zero_gradient(call);
         }
         self.clip.is_nan()
+    }
+
+    pub(super) fn zero_gradient(&self, call: &Call) {
+        for_each_element(call, self.g, |_| 0.0);
     }
 
     /// Calls `run(len, p, g, states)` with runs of elements, states in float32 whatever they are stored in.
@@ -74,12 +79,11 @@ impl Update {
     }
 }
 
-/// Elements one task zeroes.
-fn zero(call: &Call, g: &Matrix) {
-    call.workers.for_each(g.len().div_ceil(UPDATE_LEN), |_, task| {
+/// `out[i] = value(i)`, divided among threads. `value` may read element `i` of `out` itself.
+pub(super) fn for_each_element(call: &Call, out: Matrix, value: impl Fn(usize) -> f32 + Sync) {
+    call.workers.for_each(out.len().div_ceil(UPDATE_LEN), |_, task| {
         let start = task * UPDATE_LEN;
-        let len = UPDATE_LEN.min(g.len() - start);
-        // SAFETY: this part of the gradient is this task's alone; zero is all zero bits.
-        unsafe { g.ptr().add(start).write_bytes(0, len) };
+        // SAFETY: this part of the matrix is this task's alone.
+        unsafe { fill(UPDATE_LEN.min(out.len() - start), out.ptr().add(start), |index| value(start + index)) };
     });
 }

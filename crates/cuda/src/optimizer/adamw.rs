@@ -7,6 +7,7 @@ pub(super) fn rule(op: &AdamW) -> Rule {
     Rule {
         module: "optimizer_adamw",
         name: "adamw",
+        shared: [4, 5],
         states: vec![2, 3],
         master: master.then_some(4),
         numbers: vec![(1.0 - beta1) as f32, beta2 as f32, (1.0 - beta2) as f32, eps, weight_decay],

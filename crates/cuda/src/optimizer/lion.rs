@@ -7,6 +7,7 @@ pub(super) fn rule(op: &Lion) -> Rule {
     Rule {
         module: "optimizer_lion",
         name: "lion",
+        shared: [3, 4],
         states: vec![2],
         master: master.then_some(3),
         numbers: vec![(1.0 - beta1) as f32, (1.0 - beta2) as f32, weight_decay],

@@ -3,9 +3,11 @@
 
 mod adamw;
 mod lion;
+mod muon;
 mod sgd;
 mod update;
 
+pub(crate) use muon::muon;
 pub(crate) use update::{update_many, update_one};
 
 use plimsoll_graph::ops::GlobalNorm;

@@ -1,6 +1,6 @@
 //! What element-wise updates share: tensors of one launch in a table, kernels named after types.
 
-use plimsoll_graph::{BlockFormat, DType, GPU_UPDATES_PER_LAUNCH, Op, OpRule, Storage};
+use plimsoll_graph::{BlockFormat, DType, GPU_UPDATES_PER_LAUNCH, Op, Storage};
 use plimsoll_runtime::RuntimeError;
 
 use super::{OTHER_BYTES_MAX, PARAMETER_BYTES_MAX, adamw, lion, pair, sgd};
@@ -24,6 +24,8 @@ pub(super) struct Rule {
     pub module: &'static str,
     /// What they are named after.
     pub name: &'static str,
+    /// The inputs `hyper` and `clip`.
+    pub shared: [usize; 2],
     /// Outputs that are states, at most two, all of one type.
     pub states: Vec<usize>,
     /// The output that is the master copy.
@@ -71,7 +73,7 @@ fn update_types(call: &Call, p: DType, g: DType, states: &[Storage]) -> Result<S
 }
 
 /// The address of a master copy, null if there is none. It is always float32.
-fn master_address(call: &Call, master: Option<Operand>) -> Result<u64, RuntimeError> {
+pub(super) fn master_address(call: &Call, master: Option<Operand>) -> Result<u64, RuntimeError> {
     match master {
         Some(master) if master.dtype != DType::F32 => Err(call.unsupported(master.dtype)),
         master => Ok(master.map_or(0, |master| master.ptr)),
@@ -79,7 +81,7 @@ fn master_address(call: &Call, master: Option<Operand>) -> Result<u64, RuntimeEr
 }
 
 /// What tells one parameter's random draws from another's. Its slot is the same under every plan.
-fn site(call: &Call) -> u32 {
+pub(super) fn site(call: &Call) -> u32 {
     call.step.inputs[0].slot.map_or(0, |slot| slot.0)
 }
 
@@ -96,8 +98,7 @@ struct Update {
 }
 
 impl Update {
-    fn new(call: &Call) -> Result<Self, RuntimeError> {
-        let rule = Rule::of(call)?;
+    fn new(rule: Rule, call: &Call) -> Result<Self, RuntimeError> {
         let (p, g) = (call.output(0), call.output(1));
         let storages: Vec<Storage> = rule.states.iter().map(|&at| call.step.outputs[at].storage).collect();
         let types = update_types(call, p.dtype, g.dtype, &storages)?;
@@ -116,14 +117,17 @@ impl Update {
 
 /// What a rule needs beside the tensors, the same for all tensors of a launch: `hyper`, `clip`, and numbers of its own.
 fn with_numbers(args: Args, call: &Call, rule: &Rule) -> Args {
-    let shared = call.step.op.shared_numbers().into_iter().flatten();
-    let args = shared.fold(args, |args, at| args.ptr(call.input(at).ptr));
+    let args = rule.shared.iter().fold(args, |args, &at| args.ptr(call.input(at).ptr));
     rule.numbers.iter().fold(args, |args, &number| args.f32(number))
 }
 
 /// The update of one tensor.
 pub(crate) fn update_one(call: &Call) -> Result<(), RuntimeError> {
-    let Update { rule, types, len, p, g, states: [m, v], master, site } = Update::new(call)?;
+    update_by(Rule::of(call)?, call)
+}
+
+pub(super) fn update_by(rule: Rule, call: &Call) -> Result<(), RuntimeError> {
+    let Update { rule, types, len, p, g, states: [m, v], master, site } = Update::new(rule, call)?;
     let args = Args::new().ptr(p).ptr(g).ptr(m).ptr(v).ptr(master).u64(len as u64).u32(site);
     let blocks = len.div_ceil(UPDATE_CHUNK) as u32;
     let kernel = format!("{}_{types}", rule.name);
@@ -133,7 +137,7 @@ pub(crate) fn update_one(call: &Call) -> Result<(), RuntimeError> {
 /// Updates of different tensors by the same rule with the same numbers: bit for bit what each alone would give.
 pub(crate) fn update_many(calls: &[Call]) -> Result<(), RuntimeError> {
     for calls in calls.chunks(GPU_UPDATES_PER_LAUNCH) {
-        let updates = calls.iter().map(Update::new).collect::<Result<Vec<_>, _>>()?;
+        let updates = calls.iter().map(|call| Update::new(Rule::of(call)?, call)).collect::<Result<Vec<_>, _>>()?;
         let (rows, blocks) = update_rows(&updates);
         let args = Args::with_table(&rows, GPU_UPDATES_PER_LAUNCH).u32(rows.len() as u32);
         let Update { rule, types, .. } = &updates[0];

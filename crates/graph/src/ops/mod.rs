@@ -23,7 +23,10 @@ pub use layer_norm::{LayerNorm, LayerNormGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
-pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Lion, LionOptimizer, Sgd, SgdOptimizer};
+pub use optimizer::{
+    AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon,
+    MuonOptimizer, MuonScale, MuonSettings, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
+};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};
 pub use score::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};

@@ -1,6 +1,8 @@
 mod lion;
+mod muon;
 
 pub use lion::lion;
+pub use muon::muon;
 
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
 

@@ -4,10 +4,16 @@
 
 mod adamw;
 mod lion;
+mod matrix_rows;
+mod muon;
 mod sgd;
 
 pub use adamw::{AdamW, AdamWOptimizer};
 pub use lion::{Lion, LionOptimizer};
+pub use matrix_rows::MatrixRows;
+pub use muon::{
+    MUON_EPS, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS,
+};
 pub use sgd::{Sgd, SgdOptimizer};
 
 use crate::op::{Alias, Io, OpRule, expect_shape, same_as};
