@@ -4,7 +4,7 @@
 
 use half::{bf16, f16};
 use plimsoll_cpu::CpuBackend;
-use plimsoll_graph::ops::{AdamW, Embed, Lion, Muon, Sgd};
+use plimsoll_graph::ops::{Adafactor, AdamW, Embed, Lion, Muon, Sgd};
 use plimsoll_graph::{BackendTraits, DType, Op};
 use plimsoll_plan::lifetimes::ALIGNMENT;
 use plimsoll_plan::{Buffer, Place, Region, Step};
@@ -81,7 +81,8 @@ fn master_of(op: &mut Op) -> Option<&mut bool> {
         Op::AdamW(AdamW { master, .. })
         | Op::Sgd(Sgd { master, .. })
         | Op::Lion(Lion { master, .. })
-        | Op::Muon(Muon { master, .. }) => Some(master),
+        | Op::Muon(Muon { master, .. })
+        | Op::Adafactor(Adafactor { master, .. }) => Some(master),
         _ => None,
     }
 }

@@ -43,5 +43,6 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Sgd(op) => optimizer::sgd(op, call),
         Op::Lion(op) => optimizer::lion(op, call),
         Op::Muon(op) => optimizer::muon(op, call),
+        Op::Adafactor(op) => optimizer::adafactor(op, call),
     }
 }

@@ -36,6 +36,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "low_rank.cu",
     "norm.cu",
     "optimizer.cu",
+    "optimizer_adafactor.cu",
     "optimizer_adamw.cu",
     "optimizer_lion.cu",
     "optimizer_muon.cu",

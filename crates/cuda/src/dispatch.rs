@@ -43,6 +43,7 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
         Op::AdamW(_) | Op::Sgd(_) | Op::Lion(_) => optimizer::update_one(call),
         Op::Muon(op) => optimizer::muon(op, call),
+        Op::Adafactor(op) => optimizer::adafactor(op, call),
     }
 }
 

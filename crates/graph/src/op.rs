@@ -124,6 +124,7 @@ operators!(
     Sgd,
     Lion,
     Muon,
+    Adafactor,
 );
 
 impl OpRule for Op {

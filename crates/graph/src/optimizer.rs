@@ -4,7 +4,10 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::ops::{AdamWOptimizer, HYPER_LEN, LionOptimizer, MuonOptimizer, MuonSettings, SgdOptimizer};
+use crate::ops::{
+    AdafactorOptimizer, AdafactorSettings, AdamWOptimizer, HYPER_LEN, LionOptimizer, MuonOptimizer, MuonSettings,
+    SgdOptimizer,
+};
 use crate::{BlockFormat, Code, DType, Graph, GraphError, Shape, Storage, ValueId};
 
 /// A matrix inside a parameter, as model files have it: q, k and v lie in one parameter and are three matrices.
@@ -98,6 +101,7 @@ pub struct OptimizerSettings {
     pub momentum: Option<f64>,
     pub state: StateStorage,
     pub muon: MuonSettings,
+    pub adafactor: AdafactorSettings,
 }
 
 type Make = fn(&OptimizerSettings) -> Arc<dyn Optimizer>;
@@ -108,6 +112,7 @@ pub const OPTIMIZERS: &[(&str, Make)] = &[
     ("sgd", |settings| Arc::new(SgdOptimizer::new(settings))),
     ("lion", |settings| Arc::new(LionOptimizer::new(settings))),
     ("muon", |settings| Arc::new(MuonOptimizer::new(settings))),
+    ("adafactor", |settings| Arc::new(AdafactorOptimizer::new(settings))),
 ];
 
 pub fn optimizer_named(name: &str, settings: &OptimizerSettings) -> Option<Arc<dyn Optimizer>> {

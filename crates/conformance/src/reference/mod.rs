@@ -89,5 +89,6 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::Sgd(op) => optimizer::sgd(op, inputs),
         Op::Lion(op) => optimizer::lion(op, inputs),
         Op::Muon(op) => optimizer::muon(op, inputs),
+        Op::Adafactor(op) => optimizer::adafactor(op, inputs),
     }
 }

@@ -1,5 +1,6 @@
 //! Gradient norm, clipping, and several steps of each optimizer beside the textbook's.
 
+mod adafactor;
 mod lion;
 mod muon;
 mod parity;

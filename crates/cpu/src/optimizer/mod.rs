@@ -1,5 +1,6 @@
 //! Once per update: the global norm, the clip factor, the step. Gradients are left zeroed.
 
+mod adafactor;
 mod adamw;
 mod lion;
 mod muon;
@@ -7,6 +8,7 @@ mod sgd;
 mod state;
 mod step;
 
+pub(crate) use adafactor::adafactor;
 pub(crate) use adamw::adamw;
 pub(crate) use lion::lion;
 pub(crate) use muon::muon;

@@ -1,12 +1,14 @@
 //! Once per update: the global norm, the clip factor, the step. Gradients are left zeroed. Most tensors
 //! are small, so a launch takes many of them: a table of addresses travels in the kernel's parameters.
 
+mod adafactor;
 mod adamw;
 mod lion;
 mod muon;
 mod sgd;
 mod update;
 
+pub(crate) use adafactor::adafactor;
 pub(crate) use muon::muon;
 pub(crate) use update::{update_many, update_one};
 

@@ -24,8 +24,9 @@ pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, Linea
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{
-    AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon,
-    MuonOptimizer, MuonScale, MuonSettings, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
+    ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,
+    Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings,
+    NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
 };
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};

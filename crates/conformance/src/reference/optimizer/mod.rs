@@ -1,6 +1,8 @@
+mod adafactor;
 mod lion;
 mod muon;
 
+pub use adafactor::adafactor;
 pub use lion::lion;
 pub use muon::muon;
 
