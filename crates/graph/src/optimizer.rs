@@ -44,6 +44,11 @@ pub struct UpdateOperands<'a> {
 pub trait Optimizer: Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
+    /// Whether it takes no other parameters than matrices.
+    fn matrices_only(&self) -> bool {
+        false
+    }
+
     /// What it keeps for a parameter of this shape, in which these matrices lie one behind another.
     fn states(&self, shape: Shape, matrices: &[Matrix]) -> Vec<State>;
 

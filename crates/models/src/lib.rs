@@ -5,6 +5,7 @@ mod architecture;
 mod error;
 mod family;
 mod forward;
+mod groups;
 mod head;
 pub mod limits;
 mod parameters;
@@ -20,8 +21,9 @@ pub use architecture::{
 };
 pub use error::ModelError;
 pub use family::{FAMILIES, Family};
+pub use groups::{GroupDescription, Members, ParameterGroup, parameter_groups};
 pub use head::{Head, HeadRows, HeadWeight, LossOperands};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use presets::{preset, preset_names};
-pub use program::{Built, Inputs, ParameterGroup, Recipe, StreamInputs, Trained, build};
+pub use program::{Built, Inputs, Recipe, StreamInputs, Trained, build};
 pub use rotary::{RopeScaling, Rotary, rotary_table};

@@ -178,6 +178,10 @@ impl Optimizer for MuonOptimizer {
         "muon"
     }
 
+    fn matrices_only(&self) -> bool {
+        true
+    }
+
     fn states(&self, shape: Shape, _matrices: &[Matrix]) -> Vec<State> {
         vec![self.state.signed("m", shape)]
     }
