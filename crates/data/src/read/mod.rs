@@ -3,6 +3,7 @@
 mod byte_stream;
 mod entries;
 mod file_kind;
+mod held_out;
 mod json_array;
 mod jsonl;
 mod parquet_columns;
@@ -13,9 +14,10 @@ mod text;
 
 use serde_json::{Map, Value};
 
+pub use held_out::HoldOut;
 pub use parquet_rows::decoding_untrusted;
 pub use row_reader::RowAt;
-pub(crate) use row_reader::{Files, Listed, OpenedSource, ReadUpTo, RowReader, units};
+pub(crate) use row_reader::{FileFormat, Files, Listed, OpenedSource, ReadUpTo, RowReader, units};
 pub use source::{Position, Rows, Source};
 
 use crate::error::Place;

@@ -14,6 +14,7 @@ use parquet::file::serialized_reader::SerializedRowGroupReader;
 use super::parquet_columns::{Columns, RowFault};
 use super::{ROW_BYTES_MAX, Row};
 use crate::error::{DataError, Place};
+use crate::format::ColumnNames;
 
 thread_local! {
     static DECODING: Cell<bool> = const { Cell::new(false) };
@@ -89,6 +90,7 @@ impl ParquetRows {
         group: usize,
         rows_before: u64,
         skip: u64,
+        names: &ColumnNames,
     ) -> Result<Self, DataError> {
         let source = File::open(&file).map_err(|source| DataError::Open { path: file.to_path_buf(), source })?;
         let metadata = footer.row_group(group);
@@ -104,7 +106,7 @@ impl ParquetRows {
                 footer.page_index_for_row_group(group),
                 properties,
             )?;
-            let mut columns = Columns::open(&reader, footer.file_metadata().schema_descr())?;
+            let mut columns = Columns::open(&reader, footer.file_metadata().schema_descr(), names)?;
             columns.skip(skip)?;
             Ok(columns)
         });

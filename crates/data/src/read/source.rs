@@ -1,5 +1,6 @@
 //! The files of a dataset as parts that can be read on their own, and places to go on reading from.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
@@ -15,6 +16,7 @@ use super::parquet_rows::{self, ParquetRows};
 use super::text::Paragraphs;
 use super::{Row, byte_stream, entries};
 use crate::error::DataError;
+use crate::format::ColumnNames;
 
 /// The files behind one entry of `data.train`: a file, a pattern (`data/*.jsonl`, `**` for folders in folders), a folder
 /// (its own data files, not those of folders in it), or several of them; each file once, in the order of the entries and
@@ -30,6 +32,9 @@ pub struct Source {
     footer: Arc<Mutex<Option<(u32, Arc<ParquetMetaData>)>>>,
     /// What reading any of its units holds at most.
     reading: u64,
+    /// Readable rows before each unit, as far as they were counted: the first is 0.
+    rows_before: Arc<Mutex<Vec<u64>>>,
+    columns: Arc<ColumnNames>,
 }
 
 struct DataFile {
@@ -47,17 +52,21 @@ struct Unit {
     group: u32,
     /// Rows of the file before this unit.
     rows_before: u64,
+    /// Of the unit, where the file says so.
+    rows: Option<u64>,
 }
 
 /// Where a row begins. Reading on from it costs a seek for plain files, at most the rows before it in one row group for
 /// Parquet, and unpacking the file up to it for packed ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Position {
     pub unit: u32,
     /// Rows of the unit before it; for files of lines, lines.
     pub row: u64,
     /// Bytes of the file before it, unpacked; 0 for Parquet.
     pub byte: u64,
+    /// Readable rows of the unit before it: neither blank lines nor bad rows.
+    pub index: u64,
 }
 
 impl Source {
@@ -71,7 +80,21 @@ impl Source {
         }
         let Listing { files, units, reading } = listing;
         let name = names.join(", ");
-        Ok(Self { name: name.into(), files: files.into(), units: units.into(), footer: Arc::default(), reading })
+        Ok(Self {
+            name: name.into(),
+            files: files.into(),
+            units: units.into(),
+            footer: Arc::default(),
+            reading,
+            rows_before: Arc::new(Mutex::new(vec![0])),
+            columns: Arc::default(),
+        })
+    }
+
+    /// The same source with columns of other names.
+    pub fn with_columns(mut self, columns: &ColumnNames) -> Self {
+        self.columns = Arc::new(columns.clone());
+        self
     }
 
     /// As the user wrote it, for messages.
@@ -109,7 +132,49 @@ impl Source {
     }
 
     pub fn start(&self, unit: usize) -> Position {
-        Position { unit: unit as u32, row: 0, byte: 0 }
+        Position { unit: unit as u32, ..Position::default() }
+    }
+
+    /// The index of a unit's file among [`Source::files`].
+    pub(crate) fn file_of(&self, unit: u32) -> usize {
+        self.units[unit as usize].file as usize
+    }
+
+    /// Readable rows of the source before a unit. Those of Parquet files are taken from their footers; other files before
+    /// it are read through once, and what reading them in order has counted is not counted again.
+    pub(crate) fn rows_before(&self, unit: u32) -> Result<u64, DataError> {
+        let mut counted = self.rows_before.lock().unwrap_or_else(PoisonError::into_inner);
+        while counted.len() <= unit as usize {
+            let (next, before) = (counted.len() - 1, counted[counted.len() - 1]);
+            let rows = match self.units[next].rows {
+                Some(rows) => rows,
+                None => self.count(next)?,
+            };
+            counted.push(before.saturating_add(rows));
+        }
+        Ok(counted[unit as usize])
+    }
+
+    fn count(&self, unit: usize) -> Result<u64, DataError> {
+        let mut rows = self.rows_from(self.start(unit))?;
+        for row in &mut rows {
+            if let Err(error) = row
+                && !error.is_bad_row()
+            {
+                return Err(error);
+            }
+        }
+        Ok(Rows::position(&rows).index)
+    }
+
+    /// What reading a unit to its end has found.
+    pub(crate) fn record_rows(&self, unit: u32, rows: u64) {
+        let mut counted = self.rows_before.lock().unwrap_or_else(PoisonError::into_inner);
+        if counted.len() == unit as usize + 1 {
+            let rows = self.units[unit as usize].rows.unwrap_or(rows);
+            let before = counted[unit as usize];
+            counted.push(before.saturating_add(rows));
+        }
     }
 
     /// The rows from `position` to the end of its unit.
@@ -128,14 +193,22 @@ impl Source {
             return Err(DataError::Changed { path: file.path.to_path_buf(), was: file.bytes, is });
         }
         let reader = self.reader(file, unit, position)?;
-        Ok(Rows { source: self, unit: position.unit, reader, over: false })
+        Ok(Rows { source: self, unit: position.unit, reader, index: position.index, over: false })
     }
 
     fn reader(&self, file: &DataFile, unit: Unit, position: Position) -> Result<Reader, DataError> {
         let path = file.path.clone();
         if file.kind == Kind::Parquet {
             let footer = self.footer(unit.file)?;
-            let rows = ParquetRows::new(path, file.bytes, footer, unit.group as usize, unit.rows_before, position.row)?;
+            let rows = ParquetRows::new(
+                path,
+                file.bytes,
+                footer,
+                unit.group as usize,
+                unit.rows_before,
+                position.row,
+                &self.columns,
+            )?;
             return Ok(Reader::Parquet(Box::new(rows)));
         }
         let stream = ByteStream::open(&path, file.packing, file.bytes, position.byte)?;
@@ -162,17 +235,28 @@ impl Source {
 
     /// Every unit in order. An error that is no bad row ends it.
     pub fn all(&self) -> impl Iterator<Item = Result<Row, DataError>> + '_ {
-        let mut next_unit = 0;
+        self.rows_of(0..self.units())
+    }
+
+    /// The rows of one of its files.
+    pub(crate) fn all_of_file(&self, file: usize) -> impl Iterator<Item = Result<Row, DataError>> + '_ {
+        let first = self.units.partition_point(|unit| (unit.file as usize) < file);
+        let end = self.units.partition_point(|unit| unit.file as usize <= file);
+        self.rows_of(first..end)
+    }
+
+    fn rows_of(&self, units: Range<usize>) -> impl Iterator<Item = Result<Row, DataError>> + '_ {
+        let (mut next_unit, end) = (units.start, units.end);
         let mut rows: Option<Rows<'_>> = None;
         std::iter::from_fn(move || {
             loop {
                 if let Some(row) = rows.as_mut().and_then(Iterator::next) {
                     if row.as_ref().is_err_and(|error| !error.is_bad_row()) {
-                        next_unit = self.units();
+                        next_unit = end;
                     }
                     return Some(row);
                 }
-                if next_unit >= self.units() {
+                if next_unit >= end {
                     return None;
                 }
                 let opened = self.rows_from(self.start(next_unit));
@@ -180,7 +264,7 @@ impl Source {
                 match opened {
                     Ok(opened) => rows = Some(opened),
                     Err(error) => {
-                        (rows, next_unit) = (None, self.units());
+                        (rows, next_unit) = (None, end);
                         return Some(Err(error));
                     }
                 }
@@ -208,13 +292,13 @@ impl Listing {
         let file = (self.files.len() - 1) as u32;
         if kind != Kind::Parquet {
             self.reading = self.reading.max(byte_stream::reading_bytes(packing));
-            self.units.push(Unit { file, group: 0, rows_before: 0 });
+            self.units.push(Unit { file, group: 0, rows_before: 0, rows: None });
         } else {
             let footer = parquet_rows::read_footer(&path, bytes)?;
             self.reading = self.reading.max(parquet_rows::reading_bytes(&footer));
             let mut rows_before = 0;
             for (group, rows) in parquet_rows::rows_of_groups(&path, &footer)?.into_iter().enumerate() {
-                self.units.push(Unit { file, group: group as u32, rows_before });
+                self.units.push(Unit { file, group: group as u32, rows_before, rows: Some(rows) });
                 rows_before += rows;
             }
         }
@@ -237,6 +321,8 @@ pub struct Rows<'a> {
     source: &'a Source,
     unit: u32,
     reader: Reader,
+    /// Readable rows of the unit handed out.
+    index: u64,
     over: bool,
 }
 
@@ -263,7 +349,7 @@ impl Rows<'_> {
     /// Where the next row begins.
     pub fn position(&self) -> Position {
         let (row, byte) = self.reader.passed();
-        Position { unit: self.unit, row, byte }
+        Position { unit: self.unit, row, byte, index: self.index }
     }
 
     /// Of the unit's bytes on disk.
@@ -289,7 +375,7 @@ impl Iterator for Rows<'_> {
         if self.over {
             return None;
         }
-        let row = match &mut self.reader {
+        let mut row = match &mut self.reader {
             Reader::Lines(rows) => rows.next(),
             Reader::Array(rows) => rows.next(),
             Reader::Text(rows) => rows.next(),
@@ -300,6 +386,10 @@ impl Iterator for Rows<'_> {
             Some(Err(error)) => !error.is_bad_row(),
             Some(Ok(_)) => false,
         };
+        if let Some(Ok(row)) = &mut row {
+            self.index += 1;
+            self.source.columns.apply(row);
+        }
         row
     }
 }
