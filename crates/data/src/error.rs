@@ -25,19 +25,19 @@ pub enum DataError {
     #[error("cannot read {}: {source}\nhint: check the path under `data:`", path.display())]
     Open { path: PathBuf, source: std::io::Error },
     #[error(
-        "no file matches {pattern}\nhint: check the pattern under `data:`; `**` stands for folders in folders, and only .jsonl, .json, .parquet and .txt files (also .gz, .zst) count"
+        "no file matches {pattern}\nhint: check the pattern under `data:`; `**` stands for folders in folders, and only .jsonl, .json, .csv, .tsv, .txt (also with .gz, .zst), .parquet and .arrow files count"
     )]
     NoMatch { pattern: String },
     #[error(
         "{pattern} is not a pattern of files: {reason}\nhint: `*` and `?` stand for parts of a name, `**/` for folders"
     )]
     BadPattern { pattern: String, reason: String },
-    #[error("no data file in {}\nhint: the folder itself must hold .jsonl, .json, .parquet or .txt files (also .gz, .zst); for folders in it write {}/**/*", path.display(), path.display())]
+    #[error("no data file in {}\nhint: the folder itself must hold .jsonl, .json, .csv, .tsv, .txt (also with .gz, .zst), .parquet or .arrow files; for folders in it write {}/**/*", path.display(), path.display())]
     NoDataInFolder { path: PathBuf },
     #[error("{units} files and row groups are more than a dataset can number (2^32)\nhint: join small files")]
     TooManyFiles { units: usize },
     #[error(
-        "{}: the extension does not say what the file holds\nhint: name it .jsonl (one JSON object per line), .json (a list of objects), .parquet or .txt; all but Parquet may end in .gz or .zst",
+        "{}: the extension does not say what the file holds\nhint: name it .jsonl (one JSON object per line), .json (a list of objects), .csv, .tsv, .txt, .parquet or .arrow; all but the last two may end in .gz or .zst",
         path.display()
     )]
     UnknownExtension { path: PathBuf },
@@ -62,7 +62,7 @@ pub enum DataError {
     Unpack { path: PathBuf, packing: &'static str, offset: u64, reason: String },
     #[error("{}: no rows found: {reason}\nhint: a .json file holds a list of objects, [{{…}}, …], or one object per line", path.display())]
     NoRowsInJson { path: PathBuf, reason: String },
-    #[error("{}: {what}, which can be read only once; data is read more than once\nhint: write it into a file and name that", path.display())]
+    #[error("{} {what}, which can be read only once, and data is read more than once\nhint: write it into a file and name that", path.display())]
     NotAFile { path: PathBuf, what: &'static str },
     #[error("{} holds the splits {splits}\nhint: choose one: {example}", path.display())]
     SeveralSplits { path: PathBuf, splits: String, example: String },

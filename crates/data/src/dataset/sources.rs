@@ -83,7 +83,7 @@ impl IntoSources for Vec<Weighted> {
 
 /// Each file is looked at by itself: a list may hold files of several formats.
 fn open(source: Source, options: &Options) -> Result<OpenedSource, DataError> {
-    let source = source.with_columns(&options.columns);
+    let source = source.with_columns(&options.columns)?;
     let mut formats: Vec<FileFormat> = Vec::new();
     let mut format_of: Vec<Option<u32>> = Vec::new();
     let (mut problem, mut seen) = (None, Seen::default());

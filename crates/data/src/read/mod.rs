@@ -1,5 +1,6 @@
-//! Rows out of files: JSON lines, JSON arrays, plain text and Parquet, packed or not, one row at a time.
+//! Rows out of files: JSON lines, JSON arrays, CSV, plain text, Parquet and Arrow, packed or not, one row at a time.
 
+mod arrow;
 mod byte_stream;
 mod entries;
 mod file_kind;
@@ -10,6 +11,8 @@ mod parquet_columns;
 mod parquet_rows;
 mod row_reader;
 mod source;
+mod splits;
+mod table;
 mod text;
 
 use serde_json::{Map, Value};

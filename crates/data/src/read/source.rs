@@ -8,11 +8,13 @@ use std::time::UNIX_EPOCH;
 use parquet::file::metadata::ParquetMetaData;
 use serde::{Deserialize, Serialize};
 
+use super::arrow::{ArrowRows, Directory};
 use super::byte_stream::ByteStream;
 use super::file_kind::{self, Kind, Packing};
 use super::json_array::JsonArray;
 use super::jsonl::JsonLines;
 use super::parquet_rows::{self, ParquetRows};
+use super::table::Table;
 use super::text::Paragraphs;
 use super::{Row, byte_stream, entries};
 use crate::error::DataError;
@@ -28,8 +30,8 @@ pub struct Source {
     name: Arc<str>,
     files: Arc<[DataFile]>,
     units: Arc<[Unit]>,
-    /// Of the Parquet file last read: its row groups are units of their own and would parse it again and again.
-    footer: Arc<Mutex<Option<(u32, Arc<ParquetMetaData>)>>>,
+    /// Of the Parquet or Arrow file last read: its parts are units of their own and would parse it again and again.
+    contents: Arc<Mutex<Option<(u32, Contents)>>>,
     /// What reading any of its units holds at most.
     reading: u64,
     /// Readable rows before each unit, as far as they were counted: the first is 0.
@@ -45,7 +47,33 @@ struct DataFile {
     packing: Packing,
 }
 
-/// A file, or a row group of a Parquet file.
+/// The table of contents of a file that has one.
+#[derive(Clone)]
+enum Contents {
+    Parquet(Arc<ParquetMetaData>),
+    Arrow(Arc<Directory>),
+}
+
+impl Contents {
+    /// `None` for files that are read from front to back.
+    fn read(file: &DataFile) -> Result<Option<Self>, DataError> {
+        let DataFile { path, bytes, kind, .. } = file;
+        Ok(match kind {
+            Kind::Parquet => Some(Self::Parquet(Arc::new(parquet_rows::read_footer(path, *bytes)?))),
+            Kind::Arrow => Some(Self::Arrow(Arc::new(Directory::read(path, *bytes)?))),
+            Kind::JsonLines | Kind::JsonArray | Kind::Text | Kind::Table(_) => None,
+        })
+    }
+
+    fn rows_of_parts(&self, file: &DataFile) -> Result<Vec<u64>, DataError> {
+        match self {
+            Self::Parquet(footer) => parquet_rows::rows_of_groups(&file.path, footer),
+            Self::Arrow(directory) => Ok(directory.rows_of_batches().collect()),
+        }
+    }
+}
+
+/// A file, or a row group of a Parquet file, or a batch of an Arrow file.
 #[derive(Clone, Copy)]
 struct Unit {
     file: u32,
@@ -63,7 +91,7 @@ pub struct Position {
     pub unit: u32,
     /// Rows of the unit before it; for files of lines, lines.
     pub row: u64,
-    /// Bytes of the file before it, unpacked; 0 for Parquet.
+    /// Bytes of the file before it, unpacked; 0 for Parquet and Arrow.
     pub byte: u64,
     /// Readable rows of the unit before it: neither blank lines nor bad rows.
     pub index: u64,
@@ -84,7 +112,7 @@ impl Source {
             name: name.into(),
             files: files.into(),
             units: units.into(),
-            footer: Arc::default(),
+            contents: Arc::default(),
             reading,
             rows_before: Arc::new(Mutex::new(vec![0])),
             columns: Arc::default(),
@@ -92,9 +120,16 @@ impl Source {
     }
 
     /// The same source with columns of other names.
-    pub fn with_columns(mut self, columns: &ColumnNames) -> Self {
-        self.columns = Arc::new(columns.clone());
-        self
+    pub fn with_columns(mut self, columns: &ColumnNames) -> Result<Self, DataError> {
+        if *columns != *self.columns {
+            self.columns = Arc::new(columns.clone());
+            // Other columns are read, and so other pages.
+            self.reading = 0;
+            for file in self.files.iter() {
+                self.reading = self.reading.max(file.reading_bytes(Contents::read(file)?.as_ref(), columns)?);
+            }
+        }
+        Ok(self)
     }
 
     /// As the user wrote it, for messages.
@@ -185,9 +220,9 @@ impl Source {
         let metadata = std::fs::metadata(&file.path)
             .map_err(|source| DataError::Open { path: file.path.to_path_buf(), source })?;
         let is = metadata.len();
-        // Rows may be added to a file while it is read; Parquet keeps its directory at the end and is another file then.
+        // Rows may be added to a file while it is read; one with a table of contents is another file then.
         if is < file.bytes
-            || (file.kind == Kind::Parquet && is != file.bytes)
+            || (matches!(file.kind, Kind::Parquet | Kind::Arrow) && is != file.bytes)
             || position.byte > file.bytes_unpacked_max()
         {
             return Err(DataError::Changed { path: file.path.to_path_buf(), was: file.bytes, is });
@@ -198,18 +233,21 @@ impl Source {
 
     fn reader(&self, file: &DataFile, unit: Unit, position: Position) -> Result<Reader, DataError> {
         let path = file.path.clone();
-        if file.kind == Kind::Parquet {
-            let footer = self.footer(unit.file)?;
-            let rows = ParquetRows::new(
-                path,
-                file.bytes,
-                footer,
-                unit.group as usize,
-                unit.rows_before,
-                position.row,
-                &self.columns,
-            )?;
-            return Ok(Reader::Parquet(Box::new(rows)));
+        let (part, before, names) = (unit.group as usize, unit.rows_before, &*self.columns);
+        match self.contents(unit.file)? {
+            Some(Contents::Parquet(footer)) => {
+                let rows = ParquetRows::new(path, file.bytes, footer, part, before, position.row, names)?;
+                return Ok(Reader::Parquet(Box::new(rows)));
+            }
+            Some(Contents::Arrow(directory)) => {
+                let rows = ArrowRows::new(path, file.bytes, &directory, part, before, position.row, names)?;
+                return Ok(Reader::Arrow(Box::new(rows)));
+            }
+            None => {}
+        }
+        if let Kind::Table(separator) = file.kind {
+            let table = Table::open(&path, file.packing, file.bytes, separator, position)?;
+            return Ok(Reader::Table(Box::new(table)));
         }
         let stream = ByteStream::open(&path, file.packing, file.bytes, position.byte)?;
         Ok(match file.kind {
@@ -219,18 +257,18 @@ impl Source {
         })
     }
 
-    fn footer(&self, file: u32) -> Result<Arc<ParquetMetaData>, DataError> {
-        let mut kept = self.footer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, footer)) = &*kept
+    fn contents(&self, file: u32) -> Result<Option<Contents>, DataError> {
+        let mut kept = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, contents)) = &*kept
             && *of == file
         {
-            return Ok(footer.clone());
+            return Ok(Some(contents.clone()));
         }
-        *kept = None;
-        let DataFile { path, bytes, .. } = &self.files[file as usize];
-        let footer = Arc::new(parquet_rows::read_footer(path, *bytes)?);
-        *kept = Some((file, footer.clone()));
-        Ok(footer)
+        let contents = Contents::read(&self.files[file as usize])?;
+        if let Some(contents) = &contents {
+            *kept = Some((file, contents.clone()));
+        }
+        Ok(contents)
     }
 
     /// Every unit in order. An error that is no bad row ends it.
@@ -288,20 +326,21 @@ impl Listing {
         let (path, bytes): (Arc<Path>, u64) = (Arc::from(path), metadata.len());
         let (kind, packing) = file_kind::check(&path, bytes)?;
         let modified_ns = modified.map_or(0, |since| since.as_nanos());
-        self.files.push(DataFile { path: path.clone(), bytes, modified_ns, kind, packing });
-        let file = (self.files.len() - 1) as u32;
-        if kind != Kind::Parquet {
-            self.reading = self.reading.max(byte_stream::reading_bytes(packing));
-            self.units.push(Unit { file, group: 0, rows_before: 0, rows: None });
-        } else {
-            let footer = parquet_rows::read_footer(&path, bytes)?;
-            self.reading = self.reading.max(parquet_rows::reading_bytes(&footer));
-            let mut rows_before = 0;
-            for (group, rows) in parquet_rows::rows_of_groups(&path, &footer)?.into_iter().enumerate() {
-                self.units.push(Unit { file, group: group as u32, rows_before, rows: Some(rows) });
-                rows_before += rows;
+        let data_file = DataFile { path, bytes, modified_ns, kind, packing };
+        let file = self.files.len() as u32;
+        let contents = Contents::read(&data_file)?;
+        self.reading = self.reading.max(data_file.reading_bytes(contents.as_ref(), &ColumnNames::default())?);
+        match contents {
+            None => self.units.push(Unit { file, group: 0, rows_before: 0, rows: None }),
+            Some(contents) => {
+                let mut rows_before = 0;
+                for (group, rows) in contents.rows_of_parts(&data_file)?.into_iter().enumerate() {
+                    self.units.push(Unit { file, group: group as u32, rows_before, rows: Some(rows) });
+                    rows_before += rows;
+                }
             }
         }
+        self.files.push(data_file);
         if self.units.len() >= u32::MAX as usize {
             return Err(DataError::TooManyFiles { units: self.units.len() });
         }
@@ -312,6 +351,15 @@ impl Listing {
 impl DataFile {
     fn bytes_unpacked_max(&self) -> u64 {
         if self.packing == Packing::Plain { self.bytes } else { u64::MAX }
+    }
+
+    /// What reading any of its units holds at most, rows not counted.
+    fn reading_bytes(&self, contents: Option<&Contents>, names: &ColumnNames) -> Result<u64, DataError> {
+        match contents {
+            None => Ok(byte_stream::reading_bytes(&self.path, self.packing)),
+            Some(Contents::Parquet(footer)) => parquet_rows::reading_bytes(&self.path, footer, names),
+            Some(Contents::Arrow(directory)) => directory.reading_bytes(&self.path, self.bytes, names),
+        }
     }
 }
 
@@ -330,7 +378,9 @@ enum Reader {
     Lines(JsonLines),
     Array(JsonArray),
     Text(Paragraphs),
+    Table(Box<Table>),
     Parquet(Box<ParquetRows>),
+    Arrow(Box<ArrowRows>),
 }
 
 impl Reader {
@@ -340,7 +390,9 @@ impl Reader {
             Self::Lines(rows) => (rows.passed(), rows.stream().offset()),
             Self::Array(rows) => (rows.passed(), rows.offset()),
             Self::Text(rows) => (rows.passed(), rows.stream().offset()),
+            Self::Table(rows) => (rows.passed(), rows.stream().offset()),
             Self::Parquet(rows) => (rows.passed(), 0),
+            Self::Arrow(rows) => (rows.passed(), 0),
         }
     }
 }
@@ -358,7 +410,9 @@ impl Rows<'_> {
             Reader::Lines(rows) => rows.stream().bytes_read(),
             Reader::Array(rows) => rows.stream().bytes_read(),
             Reader::Text(rows) => rows.stream().bytes_read(),
+            Reader::Table(rows) => rows.stream().bytes_read(),
             Reader::Parquet(rows) => rows.bytes_read(),
+            Reader::Arrow(rows) => rows.bytes_read(),
         }
     }
 
@@ -379,7 +433,9 @@ impl Iterator for Rows<'_> {
             Reader::Lines(rows) => rows.next(),
             Reader::Array(rows) => rows.next(),
             Reader::Text(rows) => rows.next(),
+            Reader::Table(rows) => rows.next(),
             Reader::Parquet(rows) => rows.next(),
+            Reader::Arrow(rows) => rows.next(),
         };
         self.over = match &row {
             None => true,

@@ -1,5 +1,6 @@
 //! What the crate promises, from files to examples.
 
+mod arrow;
 mod bad_rows;
 mod caching;
 mod chat_parity;
@@ -19,6 +20,7 @@ mod resuming;
 mod shapes;
 mod sources;
 mod streaming;
+mod tables;
 mod template_damage;
 mod tokenizers;
 mod turns;
