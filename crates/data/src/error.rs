@@ -56,7 +56,7 @@ pub enum DataError {
     )]
     CutShort { path: PathBuf, packing: &'static str, offset: u64 },
     #[error(
-        "{}: cannot unpack the {packing} data behind {offset} unpacked bytes: {reason}\nhint: the file is damaged or needs a window above 128 MiB; pack it again",
+        "{}: cannot unpack the {packing} data behind {offset} unpacked bytes: {reason}\nhint: the file is damaged, or a part of it needs a window above 128 MiB or one larger than its beginning does; pack it again as one",
         path.display()
     )]
     Unpack { path: PathBuf, packing: &'static str, offset: u64, reason: String },

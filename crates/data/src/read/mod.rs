@@ -8,12 +8,14 @@ mod held_out;
 mod json_array;
 mod jsonl;
 mod parquet_columns;
+mod parquet_pages;
 mod parquet_rows;
 mod row_reader;
 mod source;
 mod splits;
 mod table;
 mod text;
+mod zstd_window;
 
 use serde_json::{Map, Value};
 

@@ -177,6 +177,13 @@ fn projection(root: &Type, names: &ColumnNames) -> Vec<TypePtr> {
     if known.is_empty() { fields.to_vec() } else { known }
 }
 
+/// The leaves of the columns that are read.
+pub(super) fn leaves(schema: &SchemaDescriptor, names: &ColumnNames) -> Vec<usize> {
+    let wanted = projection(schema.root_schema(), names);
+    let is_wanted = |leaf: &usize| wanted.iter().any(|field| field.name() == schema.get_column_root(*leaf).name());
+    (0..schema.num_columns()).filter(is_wanted).collect()
+}
+
 /// Bytes without an annotation are taken for text too: that is how some writers store strings.
 fn is_string(field: &Type) -> bool {
     field.is_primitive()

@@ -157,7 +157,7 @@ impl Source {
     }
 
     /// What reading any one of its units holds at most, rows not counted: buffers, windows, pages.
-    pub(crate) fn reading_bytes(&self) -> u64 {
+    pub fn reading_bytes(&self) -> u64 {
         self.reading
     }
 

@@ -13,11 +13,9 @@ use super::schema::{Field, Schema};
 use super::{BATCH_BYTES_MAX, Directory, Message, Result, open, read_at, read_message};
 use crate::error::{DataError, Place};
 use crate::format::ColumnNames;
-use crate::read::{ROW_BYTES_MAX, Row};
+use crate::read::{ROW_BYTES_MAX, Row, zstd_window};
 use crate::visible::visible;
 
-/// Unpacking needs a window of this size at most.
-const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// Before a packed buffer stands its length unpacked, in so many bytes.
 const PREFIX: u64 = 8;
 
@@ -159,7 +157,7 @@ impl<'a> Walk<'a> {
             return unpack(&mut lz4_flex::frame::FrameDecoder::new(&raw[..]));
         }
         let mut decoder = zstd::stream::read::Decoder::with_buffer(&raw[..]).map_err(|error| error.to_string())?;
-        decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(|error| error.to_string())?;
+        decoder.window_log_max(zstd_window::LOG_MAX).map_err(|error| error.to_string())?;
         unpack(&mut decoder)
     }
 
