@@ -17,6 +17,7 @@
 
 mod check;
 mod data;
+mod device;
 mod kind;
 mod layers;
 mod method;
@@ -39,6 +40,7 @@ mod tests;
 mod words;
 mod yaml;
 
+pub use device::{DeviceChoice, DeviceFigures};
 pub use layers::{Flag, Overrides, Source, load};
 pub use method::{Lora, Method, Targets};
 pub use model::ModelSource;
@@ -50,6 +52,4 @@ pub use resolved::{OriginRow, Resolved};
 pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
-pub use words::{
-    BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, ScheduleName, StateStorage,
-};
+pub use words::{BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, ScheduleName, StateStorage};
