@@ -32,14 +32,20 @@ impl NewFolder {
         file.finish()
     }
 
-    /// Gives it its name, in place of a folder that is there.
+    /// Gives it its name. There may be an empty folder of that name, but no other.
     pub fn commit(self, target: &Path) -> io::Result<()> {
         ops::sync_folder(&self.partial.path)?;
-        if fs::symlink_metadata(target).is_ok() {
-            remove_folder(target)?;
-        }
         self.partial.rename(target)?;
         ops::sync_folder(parent(target))
+    }
+
+    /// Gives it its name, in place of a folder that is there. That one is gone for a moment between the two.
+    pub fn replace(self, target: &Path) -> io::Result<()> {
+        if fs::symlink_metadata(target).is_ok() {
+            ops::sync_folder(&self.partial.path)?;
+            remove_folder(target)?;
+        }
+        self.commit(target)
     }
 }
 

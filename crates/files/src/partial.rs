@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::lock::is_named;
 use crate::ops;
 
 const SUFFIX: &str = "partial";
@@ -42,7 +42,7 @@ impl Partial {
             match file.try_lock() {
                 // Whoever sweeps may have come between making and locking: then the name is gone and the next one is tried.
                 Err(TryLockError::WouldBlock) => continue,
-                Ok(()) if !names(&path, &file) => continue,
+                Ok(()) if !is_named(&path, &file) => continue,
                 // A file system without locks never has its partial files swept.
                 Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { path, file, kept: false }),
             }
@@ -80,13 +80,6 @@ fn is_partial(name: &str) -> bool {
     let parts =
         name.strip_suffix(SUFFIX).and_then(|rest| rest.strip_suffix('.')).and_then(|rest| rest.rsplit_once('.'));
     parts.and_then(|(_, ids)| ids.split_once('-')).is_some_and(|(pid, count)| number(pid) && number(count))
-}
-
-fn names(path: &Path, file: &File) -> bool {
-    match (fs::symlink_metadata(path), file.metadata()) {
-        (Ok(there), Ok(ours)) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
-        _ => false,
-    }
 }
 
 fn remove(path: &Path) -> io::Result<()> {

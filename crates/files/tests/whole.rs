@@ -13,7 +13,7 @@ fn folder_with(path: &Path, content: &str) -> io::Result<()> {
     let folder = NewFolder::create(path)?;
     folder.write("one", content.as_bytes())?;
     folder.write("two", content.as_bytes())?;
-    folder.commit(path)
+    folder.replace(path)
 }
 
 fn names(path: &Path) -> Vec<String> {
@@ -93,6 +93,9 @@ fn folders() {
     let here = tempfile::tempdir().expect("a folder");
     let path = here.path().join("thing");
     folder_with(&path, "old").expect("writable");
+    let second = NewFolder::create(&path).expect("writable");
+    assert!(second.commit(&path).is_err(), "a folder with something in it is not replaced unasked");
+    assert_eq!(read(&path).as_deref(), Some("old"));
     remove_folder(&path).expect("ours");
     assert!(names(here.path()).is_empty());
 }

@@ -2,6 +2,8 @@
 
 mod guard;
 mod parity;
+mod resume;
 mod reward;
+mod run;
 mod same_bits;
 mod support;
