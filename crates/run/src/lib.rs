@@ -23,6 +23,7 @@ mod units;
 pub use budgets::Limit;
 pub use data::{ExampleText, Piece, RunData, Stored};
 pub use diagnostics::requested_vocabulary;
+pub use folder::{Continue, RUNS};
 pub use failure::{Cause, Code, Failure, Memory, Place, Refusal};
 pub use note::{DetectedFormat, Note};
 pub use observer::{Event, Observer};

@@ -7,7 +7,7 @@ use std::time::Instant;
 use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions};
 use plimsoll_runtime::{BadNumber, RuntimeError};
 
-use crate::checkpoint::{Best, Change, Effect, Identity, Progress, Resume, restore};
+use crate::checkpoint::{Best, Identity, Progress, Resume, restore};
 use crate::event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 use crate::export::export_again;
 use crate::guard::{BadUpdate, Guard};
@@ -117,14 +117,10 @@ impl<'a> Run<'a> {
         observe: &'a mut dyn FnMut(&Event),
     ) -> Result<Self, TrainError> {
         let mut watch = Watch { folder, observe, eval_metrics: Metrics::default(), failing: false };
-        let identity = Identity::of(session, task);
+        let identity = Identity::of(session, task.amount, &task.rate);
         let mut options = task.feed_options(session);
         if let Some(resume) = task.resume {
-            let changes = resume.record.identity.compare(&identity)?;
-            if resume.step() > task.rate.total {
-                let (was, is) = (format!("update {} is done", resume.step()), format!("{} updates", task.rate.total));
-                return Err(TrainError::Changed(Change { key: "schedule", was, is, effect: Effect::Refused }));
-            }
+            let changes = resume.changes(session, task.amount, &task.rate)?;
             restore(session, resume.folder())?;
             options.cursor = Some(resume.record.progress.cursor.clone());
             let (folder, damaged) = (resume.folder().to_owned(), resume.damaged.clone());

@@ -8,7 +8,7 @@ use plimsoll_graph::Role;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use crate::{Fit, Session, TrainError};
+use crate::{LearningRate, Session, TrainError};
 
 /// What follows from another value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl fmt::Display for Change {
 }
 
 impl Identity {
-    pub fn of(session: &mut Session, task: &Fit) -> Self {
+    pub fn of(session: &mut Session, amount: Amount, rate: &LearningRate) -> Self {
         let plan = session.plan_position();
         let device = session.executor().backend().name().to_owned();
         let recipe = &session.recipe;
@@ -76,7 +76,7 @@ impl Identity {
         let lora = recipe.lora.as_ref().map_or_else(|| "full".to_owned(), |lora| format!("{lora:?}"));
         let frozen = if recipe.freeze.is_empty() { String::new() } else { format!(", frozen: {:?}", recipe.freeze) };
         let (clip, precision) = (format!("{:?}", recipe.clip), format!("{:?}, master: {}", recipe.compute, recipe.master));
-        let amount = match task.amount {
+        let amount = match amount {
             Amount::Sequences(sequences) => format!("{sequences} sequences"),
             Amount::Tokens(tokens) => format!("{tokens} tokens"),
         };
@@ -88,7 +88,7 @@ impl Identity {
             ("optimizer.name", states(session)),
             ("seed", session.seed().to_string()),
             ("optimizer", optimizers.join("; ")),
-            ("schedule", format!("{:?}", task.rate)),
+            ("schedule", format!("{rate:?}")),
             ("batch", amount),
             ("clip", clip),
             ("device", device),

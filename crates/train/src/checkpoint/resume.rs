@@ -5,15 +5,16 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use plimsoll_data::Amount;
 use plimsoll_plan::Pins;
 use plimsoll_runtime::weights::Checkpoint;
 
 use super::manifest::{Damage, Manifest};
 use super::record::{RECORD_FILE, Record};
 use super::save::{STATE_STEM, state_tensors};
-use super::step_of;
+use super::{Change, Effect, Identity, step_of};
 use crate::export::{trained_tensors, weights_stem};
-use crate::{Session, TrainError};
+use crate::{LearningRate, Session, TrainError};
 
 /// The checkpoint a run goes on from.
 #[derive(Debug, Clone)]
@@ -64,6 +65,21 @@ impl Resume {
     /// Updates the run was to have in all.
     pub fn steps(&self) -> u64 {
         self.record.steps
+    }
+
+    /// What is not as it was when the checkpoint was written. Refused if training cannot go on from it.
+    pub fn changes(
+        &self,
+        session: &mut Session,
+        amount: Amount,
+        rate: &LearningRate,
+    ) -> Result<Vec<Change>, TrainError> {
+        let changes = self.record.identity.compare(&Identity::of(session, amount, rate))?;
+        if self.step() > rate.total {
+            let (was, is) = (format!("{} updates done", self.step()), format!("{} updates in all", rate.total));
+            return Err(TrainError::Changed(Change { key: "schedule", was, is, effect: Effect::Refused }));
+        }
+        Ok(changes)
     }
 
     /// Pins what shows in the bits to what the run was planned as, unless the user has pinned it.

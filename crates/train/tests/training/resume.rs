@@ -6,7 +6,7 @@ use plimsoll_files::fault::{Fault, count, inject};
 use plimsoll_graph::OptimizerSettings;
 use plimsoll_models::Recipe;
 use plimsoll_train::{
-    BadUpdate, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError, Warning, list_runs,
+    Bad, BadUpdate, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError, Warning, list_runs,
     request_stop, run_status,
 };
 
@@ -280,7 +280,7 @@ fn names_never_collide() {
     paths.sort();
     assert_eq!(paths, ["run", "run-2", "run-3", "run-4", "run-5", "run-6"]);
     drop(claimed);
-    assert!(!runs.exists());
+    assert!(names(&runs).is_empty());
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_bad_update_stops_the_run_and_its_origin_is_named() {
     let ran = place.train("run", &guarded(Guard::default()));
     let error = ran.outcome.expect_err("not a number");
     let TrainError::NotANumber { step, origin: Some(origin), .. } = &error else { panic!("{error}") };
-    assert_eq!((origin.op, origin.layer), ("embedding", None), "{error}");
+    assert_eq!((origin.op, origin.layer), ("embed", None), "{error}");
     let last = step - 1;
     assert_eq!(place.history("run").len() as u64, last);
     if last > 0 {
@@ -416,16 +416,29 @@ fn a_bad_update_is_passed_over_within_the_limit() {
     assert!(matches!(refused, TrainError::NotANumber { .. }), "{refused}");
 }
 
+/// A row unlike all others stands out once the others are learnt.
 #[test]
 fn a_spike_is_passed_over_and_nothing_of_it_is_applied() {
     let place = Place::new();
-    let guard = Guard { action: BadUpdate::Skip, limit: 1000, spike: Some(1.0001) };
+    let mut rows = fs::read_to_string(place.path("rows.jsonl")).expect("readable");
+    rows.push_str("{\"prompt\": \"~\", \"response\": \"@@@@@@@@@@@@\"}\n");
+    fs::write(place.path("rows.jsonl"), rows).expect("writable");
+    let guard = Guard { action: BadUpdate::Skip, limit: 10, spike: Some(1.5) };
     let ran = place.train("run", &Setup { guard, steps: 40, eval_every: None, ..Setup::full() });
-    let skipped = ran.events.iter().filter(|event| matches!(event, Event::Skipped { .. })).count();
-    assert!(skipped > 0, "some loss is above the usual one");
-    let steps: Vec<f64> = (ran.events.iter())
-        .filter_map(|event| if let Event::Step(step) = event { Some(step.grad_norm) } else { None })
-        .collect();
-    assert_eq!(steps.len(), 40, "every update is done once");
-    assert!(steps.iter().all(|norm| *norm > 0.0 && norm.is_finite()));
+    let mut losses: Vec<f64> = Vec::new();
+    let mut skipped = 0;
+    for event in &ran.events {
+        match event {
+            Event::Step(step) => losses.push(step.loss),
+            Event::Skipped { skip, .. } => {
+                let Bad::Spike { loss, usual } = skip.bad else { panic!("{skip}") };
+                assert!(loss > 1.5 * usual);
+                skipped += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(skipped > 0, "{losses:?}");
+    assert_eq!(losses.len(), 40, "every update is done once");
+    ran.ok();
 }
