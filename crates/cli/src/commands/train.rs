@@ -160,8 +160,11 @@ fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut Ste
     for (name, value) in outcome.eval_metrics.iter() {
         log.data(&format!("evaluation {name} {value:.4}"));
     }
+    if let Some((best, folder)) = &outcome.best {
+        log.data(&format!("best evaluation loss {:.4} after update {}, in {}", best.loss, best.step, folder.display()));
+    }
     log.data(&format!(
-        "{} updates in {}, {:.0} tokens/s; saved in {}",
+        "{} updates in {}, {:.0} tokens/s; the last weights are in {}",
         outcome.steps,
         duration(took),
         outcome.tokens_per_s,

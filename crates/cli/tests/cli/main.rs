@@ -9,6 +9,7 @@ mod disk;
 mod faults;
 mod plan;
 mod reward;
+mod resume;
 mod run_folder;
 mod signals;
 mod support;
