@@ -8,10 +8,10 @@ use serde_json::Value as Json;
 use crate::support::{Refusal, World, refused_in};
 
 /// Twelve updates with a checkpoint after every second one.
-const LONG: [&str; 7] = ["train", "run.yaml", "--steps", "12", "--set", "save.every=2", "--device"];
+const LONG: [&str; 6] = ["train", "run.yaml", "--steps", "12", "--set", "save.every=2"];
 
 fn train<'a>(args: &[&'a str]) -> Vec<&'a str> {
-    [&LONG, &["cpu"], args].concat()
+    [&LONG, args].concat()
 }
 
 /// A world with an undisturbed run in `whole`.
