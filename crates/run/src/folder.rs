@@ -56,8 +56,9 @@ pub fn claim(resolved: &Resolved, run_file: Option<&Path>, how: Continue) -> Res
             return Err(refused("already holds a run").hint("choose another folder with --out"));
         }
         (Continue::Unfinished, Holds::Finished) => {
-            return Err(refused("already holds a finished run")
-                .hint("choose another folder with --out, or train it for longer with more schedule.steps and --resume"));
+            return Err(refused("already holds a finished run").hint(
+                "choose another folder with --out, or train it for longer with more schedule.steps and --resume",
+            ));
         }
         (_, Holds::Nothing) => None,
         _ => Resume::find(folder.path()).map_err(|error| explained(error, resolved))?,

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use plimsoll_data::Amount;
 use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Report};
 use plimsoll_train::{
-    BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, OperatorTime, Outcome, Prepared,
-    Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, peak_resident_bytes, plan_only, profile,
+    BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, OperatorTime, Outcome,
+    Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, peak_resident_bytes, plan_only,
+    profile,
 };
 
 use crate::budgets::capacity;
@@ -189,7 +190,10 @@ fn check_resume(
     }
     match changes.iter().find(|change| change.effect == Effect::Course) {
         Some(change) if how == Continue::Unfinished => Err(resolved
-            .invalid("out", format!("{} holds an unfinished run of another configuration: {change}", shown_out(resolved)))
+            .invalid(
+                "out",
+                format!("{} holds an unfinished run of another configuration: {change}", shown_out(resolved)),
+            )
             .hint("go on with it under the new configuration with --resume, or choose another folder with --out")),
         _ => Ok(()),
     }

@@ -31,7 +31,13 @@ fn main() {
     let began = Instant::now();
     let mut tell = |tally: &Tally| {
         if tally.kills.is_multiple_of(50) {
-            println!("{} kills, {} starts, {} runs, {:.0} s", tally.kills, tally.starts, tally.runs, began.elapsed().as_secs_f64());
+            println!(
+                "{} kills, {} starts, {} runs, {:.0} s",
+                tally.kills,
+                tally.starts,
+                tally.runs,
+                began.elapsed().as_secs_f64()
+            );
         }
     };
     let Tally { kills, starts, runs } = campaign(&base, kills, seed, &|| Command::new(&this), &mut tell);

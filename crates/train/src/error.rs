@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use plimsoll_data::DataError;
 use plimsoll_models::ModelError;
 use plimsoll_plan::PlanError;
-use plimsoll_runtime::{BadNumber, RuntimeError};
 use plimsoll_runtime::weights::WeightError;
+use plimsoll_runtime::{BadNumber, RuntimeError};
 use thiserror::Error;
 
 use crate::checkpoint::{Change, Damaged};

@@ -46,12 +46,7 @@ pub(crate) struct Saver {
 
 impl Saver {
     /// Refuses a disk that does not hold the least that a run leaves.
-    pub fn new(
-        session: &mut Session,
-        task: &Fit,
-        identity: Identity,
-        watch: &mut Watch,
-    ) -> Result<Self, TrainError> {
+    pub fn new(session: &mut Session, task: &Fit, identity: Identity, watch: &mut Watch) -> Result<Self, TrainError> {
         let saving = task.saving;
         let beside = task.tokenizer_files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let SavedBytes { model, checkpoint } = SavedBytes::of(session, beside);
@@ -61,7 +56,8 @@ impl Saver {
             let kept = saving.keep.max(1) as u64 + 1 + u64::from(saving.best);
             let is_saved_on_the_way = saving.every.is_some() || saving.best;
             if is_saved_on_the_way
-                && let Err(TrainError::NoSpace { needed, free, .. }) = watch.folder.check_space(model + kept * checkpoint)
+                && let Err(TrainError::NoSpace { needed, free, .. }) =
+                    watch.folder.check_space(model + kept * checkpoint)
             {
                 watch.tell(&Event::Warning { step: 0, warning: Warning::Space { needed, free } });
             }

@@ -14,7 +14,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub fn run(args: &StopArgs, printer: &Printer) -> Result<(), Failure> {
     let folder = &args.folder;
     let shown = folder.display();
-    let asked = request_stop(folder).map_err(|error| Failure::failed(format!("cannot ask {shown} to stop: {error}")))?;
+    let asked =
+        request_stop(folder).map_err(|error| Failure::failed(format!("cannot ask {shown} to stop: {error}")))?;
     if !asked {
         return Err(Failure::usage(format!("no run is under way in {shown}")).hint("`plimsoll status` lists runs"));
     }

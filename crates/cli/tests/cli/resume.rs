@@ -23,7 +23,8 @@ fn world() -> World {
 
 /// Starts the run in `out` and kills it after its fifth update.
 fn killed(world: &World) {
-    let mut child = world.command(&train(&["--out", "out"])).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut child =
+        world.command(&train(&["--out", "out"])).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     while !line.trim_start().starts_with("5  ") {
@@ -105,8 +106,11 @@ fn what_cannot_or_must_not_go_on_is_refused() {
 #[test]
 fn two_processes_do_not_share_a_folder() {
     let world = World::new();
-    let mut first =
-        world.command(&["train", "run.yaml", "--out", "out", "--steps", "1000000"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = world
+        .command(&["train", "run.yaml", "--out", "out", "--steps", "1000000"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stderr = BufReader::new(first.stderr.take().unwrap());
     let mut line = String::new();
     while !line.trim_start().starts_with("1  ") {

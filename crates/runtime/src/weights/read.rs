@@ -110,7 +110,9 @@ impl Checkpoint {
             return Err(WeightError::DType { path, name: name.clone(), dtype });
         }
         let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: *dtype };
-        backend.write_with(*region, &mut |done, place| stored.read(done, place))?.map_err(|e| WeightError::read(path, e))
+        backend
+            .write_with(*region, &mut |done, place| stored.read(done, place))?
+            .map_err(|e| WeightError::read(path, e))
     }
 
     /// Streams a tensor to its place in the arena, converting on the way.

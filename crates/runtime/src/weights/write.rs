@@ -76,7 +76,8 @@ fn header(tensors: &[OutTensor]) -> String {
     let mut offset = 0;
     for tensor in tensors {
         let end = offset + tensor.region.bytes;
-        let entry = json!({"dtype": stored_as(tensor.dtype), "shape": tensor.shape.dims(), "data_offsets": [offset, end]});
+        let entry =
+            json!({"dtype": stored_as(tensor.dtype), "shape": tensor.shape.dims(), "data_offsets": [offset, end]});
         entries.insert(tensor.name.clone(), entry);
         offset = end;
     }

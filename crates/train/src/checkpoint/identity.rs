@@ -75,7 +75,8 @@ impl Identity {
             .collect();
         let lora = recipe.lora.as_ref().map_or_else(|| "full".to_owned(), |lora| format!("{lora:?}"));
         let frozen = if recipe.freeze.is_empty() { String::new() } else { format!(", frozen: {:?}", recipe.freeze) };
-        let (clip, precision) = (format!("{:?}", recipe.clip), format!("{:?}, master: {}", recipe.compute, recipe.master));
+        let (clip, precision) =
+            (format!("{:?}", recipe.clip), format!("{:?}, master: {}", recipe.compute, recipe.master));
         let amount = match amount {
             Amount::Sequences(sequences) => format!("{sequences} sequences"),
             Amount::Tokens(tokens) => format!("{tokens} tokens"),

@@ -19,8 +19,8 @@ mod save;
 
 pub(crate) use identity::Identity;
 pub use identity::{Change, Effect};
-pub(crate) use record::{FORMAT, PlanPosition, Progress, Record};
 pub use record::Best;
+pub(crate) use record::{FORMAT, PlanPosition, Progress, Record};
 pub use resume::{Damaged, Resume};
 pub(crate) use resume::{restore, set_aside};
 pub(crate) use save::{Checkpoints, Contents, SavedBytes};

@@ -17,8 +17,8 @@ use crate::TrainError;
 use crate::checkpoint::{Resume, set_aside};
 use crate::event::Event;
 use metrics::MetricsFile;
-use status::{STATE_FILE, STOP_FILE, StatusFile};
 pub use status::{RunPhase, RunStatus, list_runs, request_stop, run_status};
+use status::{STATE_FILE, STOP_FILE, StatusFile};
 
 /// Says that a folder is a run's; its lock says that the run is under way.
 const MARKER_FILE: &str = ".plimsoll-run";
@@ -122,6 +122,7 @@ impl RunFolder {
     ) -> Result<(), TrainError> {
         let path = self.path.clone();
         sweep(&path);
+        sweep(&path.join("checkpoints"));
         let step = resume.map_or(0, Resume::step);
         set_aside(&path, step)?;
         let stop = path.join(STOP_FILE);

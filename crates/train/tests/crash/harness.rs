@@ -19,8 +19,8 @@ use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
 use plimsoll_models::{ParameterGroup, Recipe};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins};
 use plimsoll_train::{
-    DataMemory, Decay, Fit, Guard, Holds, Language, LearningRate, Model, Prepared, Resume, RunFolder, Saving, Spec, fit,
-    prepare,
+    DataMemory, Decay, Fit, Guard, Holds, Language, LearningRate, Model, Prepared, Resume, RunFolder, Saving, Spec,
+    fit, prepare,
 };
 use serde_json::{Value as Json, json};
 
@@ -127,13 +127,20 @@ pub struct Tally {
 ///
 /// # Panics
 /// If a worker fails, or a run ends otherwise than the undisturbed one.
-pub fn campaign(base: &Path, kills: u64, seed: u64, worker: &dyn Fn() -> Command, tell: &mut dyn FnMut(&Tally)) -> Tally {
+pub fn campaign(
+    base: &Path,
+    kills: u64,
+    seed: u64,
+    worker: &dyn Fn() -> Command,
+    tell: &mut dyn FnMut(&Tally),
+) -> Tally {
     let undisturbed = prepared_folder(base, "undisturbed");
     let began = Instant::now();
     let ended = started(worker, &undisturbed, None).wait().expect("runs");
     assert!(ended.success(), "the undisturbed run fails");
     let took = began.elapsed();
-    let operations: u64 = fs::read_to_string(undisturbed.join("operations")).expect("written").parse().expect("a number");
+    let operations: u64 =
+        fs::read_to_string(undisturbed.join("operations")).expect("written").parse().expect("a number");
     let expected = result(&undisturbed);
 
     let (mut numbers, mut tally) = (Numbers(seed), Tally::default());

@@ -6,8 +6,8 @@ use plimsoll_files::fault::{Fault, count, inject};
 use plimsoll_graph::OptimizerSettings;
 use plimsoll_models::Recipe;
 use plimsoll_train::{
-    Bad, BadUpdate, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError, Warning, list_runs,
-    request_stop, run_status,
+    Bad, BadUpdate, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError, Warning,
+    list_runs, request_stop, run_status,
 };
 
 use crate::run::{Place, Setup, adamw, lora, names, shape};
@@ -201,7 +201,8 @@ fn a_disk_that_refuses_loses_nothing() {
     whole.ok();
     let mut went_on = 0;
     for at in 0..operations {
-        let (number, lasting) = [(libc::ENOSPC, true), (libc::EIO, false), (libc::EROFS, true), (libc::ENOSPC, false)][at as usize % 4];
+        let (number, lasting) =
+            [(libc::ENOSPC, true), (libc::EIO, false), (libc::EROFS, true), (libc::ENOSPC, false)][at as usize % 4];
         let fault = if lasting { Fault::Lasting(number) } else { Fault::Once(number) };
         let name = format!("run-{at}");
         let (ran, _) = inject(fault, at, || place.train(&name, &setup()));
@@ -211,7 +212,8 @@ fn a_disk_that_refuses_loses_nothing() {
                 assert_eq!(outcome.steps, 5);
             }
             Err(error) => {
-                let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<std::io::Error>());
+                let source =
+                    std::error::Error::source(&error).and_then(|source| source.downcast_ref::<std::io::Error>());
                 assert_eq!(source.and_then(std::io::Error::raw_os_error), Some(number), "operation {at}: {error}");
             }
         }
@@ -270,7 +272,8 @@ fn names_never_collide() {
     let place = Place::new();
     let runs = place.path("runs");
     let claimed: Vec<RunFolder> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..6).map(|_| scope.spawn(|| RunFolder::claim_new(&runs, "run").expect("free"))).collect();
+        let threads: Vec<_> =
+            (0..6).map(|_| scope.spawn(|| RunFolder::claim_new(&runs, "run").expect("free"))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
     let mut paths: Vec<String> = claimed
@@ -319,7 +322,8 @@ fn the_best_is_kept_without_any_other_checkpoint() {
     // With such a rate the loss soon rises.
     let settings = OptimizerSettings::default();
     let sgd = plimsoll_graph::optimizer_named("sgd", &settings).expect("there is one");
-    let groups = vec![plimsoll_models::ParameterGroup { lr_factor: 500.0, ..plimsoll_models::ParameterGroup::rest(sgd) }];
+    let groups =
+        vec![plimsoll_models::ParameterGroup { lr_factor: 500.0, ..plimsoll_models::ParameterGroup::rest(sgd) }];
     let recipe = Recipe { groups, clip: None, ..recipe(None) };
     let setup = Setup { saving, eval_every: Some(1), ..Setup::new(recipe) };
     let ran = place.train("run", &setup);
@@ -335,7 +339,10 @@ fn the_best_is_kept_without_any_other_checkpoint() {
     assert_eq!((best.loss, best.step), (loss, step));
     assert!(folder.join("model.safetensors").exists());
     assert_eq!(place.checkpoints("run"), ["best", "latest", &format!("step-{step}")]);
-    assert_eq!(fs::read_link(place.path("run/checkpoints/best")).expect("a link").to_str(), Some(&*format!("step-{step}")));
+    assert_eq!(
+        fs::read_link(place.path("run/checkpoints/best")).expect("a link").to_str(),
+        Some(&*format!("step-{step}"))
+    );
 }
 
 #[test]

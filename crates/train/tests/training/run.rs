@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_data::{Content, Dataset, Options, Source, Weighted, quickstart};
 use plimsoll_graph::OptimizerSettings;
 use plimsoll_models::{Lora, ParameterGroup, Recipe, Targets};
 use plimsoll_train::{
-    Decay, Event, Fit, Guard, Language, LearningRate, Model, Outcome, Prepared, Resume, RunFolder, Saving, Session, Spec,
-    TrainError, fit,
+    Decay, Event, Fit, Guard, Language, LearningRate, Model, Outcome, Prepared, Resume, RunFolder, Saving, Session,
+    Spec, TrainError, fit,
 };
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
