@@ -175,8 +175,8 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m,
     }
 }
 
-// A state in codes of eight bits. Every block of 256 elements has a float32 scale; scales lie behind the codes, at a multiple
-// of four. A warp has a block at a time, every lane eight elements of it.
+// A state in codes of eight bits. Every block of 256 elements has a float32 scale; scales lie behind the codes, at a
+// multiple of four. A warp has a block at a time, every lane eight elements of it.
 struct Int8 {
     unsigned char code;
 };
