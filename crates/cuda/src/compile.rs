@@ -41,6 +41,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "optimizer_lion.cu",
     "optimizer_muon.cu",
     "optimizer_sgd.cu",
+    "position_bias.cu",
     "rope.cu",
     "rows.cu",
     "score.cu",

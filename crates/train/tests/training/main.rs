@@ -5,4 +5,5 @@ mod optimizers;
 mod parity;
 mod reward;
 mod same_bits;
+mod sourced;
 mod support;
