@@ -111,4 +111,6 @@ words!(ScheduleName {
     ConstantLinear = "constant-linear",
 });
 
+words!(MuonScale { Original = "original", MatchAdamW = "match-adamw" });
+
 words!(Mode { Compiled = "compiled", Eager = "eager" });
