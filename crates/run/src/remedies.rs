@@ -1,13 +1,12 @@
 //! What would make a run fit that does not: changes of the run, each planned, with the memory it then needs.
 
-use std::sync::Arc;
-
-use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
-use plimsoll_models::{Lora, ParameterGroup, Targets};
+use plimsoll_graph::StateStorage;
+use plimsoll_models::{Lora, Targets};
 use plimsoll_plan::{Backing, Budgets, DeviceProfile, Fixed, PlanError};
 use plimsoll_train::{Spec, TrainError, plan_only};
 
 use crate::config::{Method, Resolved};
+use crate::spec::parameter_groups_of;
 use crate::units::bytes;
 
 /// A change that saves less than this part is not worth naming.
@@ -41,20 +40,13 @@ fn changes(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<(Str
         changed.recipe.freeze.clear();
         changes.push(("method: lora".to_owned(), changed));
         let optimizer = &resolved.run.optimizer;
-        for (word, state) in [("bf16", DType::BF16)] {
-            let settings = OptimizerSettings {
-                betas: optimizer.betas,
-                eps: optimizer.eps,
-                weight_decay: optimizer.weight_decay,
-                momentum: optimizer.momentum.unwrap_or(0.0),
-                state,
-            };
+        for (word, state) in [("bf16", StateStorage::Bfloat16)] {
             if device.backing != Backing::Gpu || optimizer.state.word() == word {
                 continue;
             }
-            let Some(optimizer) = optimizer_named(&optimizer.name, &settings) else { continue };
+            let Ok(groups) = parameter_groups_of(optimizer, state) else { continue };
             let mut changed = spec.clone();
-            changed.recipe.groups = vec![ParameterGroup::rest(Arc::clone(&optimizer))];
+            changed.recipe.groups = groups;
             changed.recipe.master = false;
             changes.push((format!("optimizer.state: {word}"), changed));
         }

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use plimsoll_graph::{DType, OptimizerSettings, StateStorage};
-use plimsoll_models::{GroupDescription, Lora, Recipe, Targets, parameter_groups};
+use plimsoll_models::{GroupDescription, Lora, ModelError, ParameterGroup, Recipe, Targets, parameter_groups};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
 use plimsoll_train::{Model, ModelOrigin, Spec, Task, TaskLacks, TaskSettings, task_named};
 
-use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig};
+use crate::config::{
+    self, BaseFormat, Batch, Init, Method, ModelSource, OptimizerConfig, Precision, Resolved, RunConfig,
+};
 use crate::diagnostics::explained;
 use crate::failure::Failure;
 
@@ -104,23 +106,8 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         config::StateStorage::Bf16 => StateStorage::Bfloat16,
         config::StateStorage::Int8 => StateStorage::Int8,
     };
-    let settings = OptimizerSettings {
-        betas: run.optimizer.betas,
-        eps: run.optimizer.eps,
-        weight_decay: run.optimizer.weight_decay,
-        momentum: run.optimizer.momentum,
-        state,
-        ..OptimizerSettings::default()
-    };
-    let every = GroupDescription {
-        patterns: Vec::new(),
-        optimizer: run.optimizer.name.clone(),
-        lr: run.optimizer.lr,
-        settings,
-        decay_vectors: true,
-    };
-    let groups =
-        parameter_groups(&[], &every).map_err(|error| resolved.invalid("optimizer.name", error.to_string()))?;
+    let groups = parameter_groups_of(&run.optimizer, state)
+        .map_err(|error| resolved.invalid("optimizer.name", error.to_string()))?;
     let (lora, freeze) = match &run.method {
         Method::Full { freeze } => (None, freeze.clone()),
         Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
@@ -134,6 +121,24 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
         master: compute != DType::F32 && state == StateStorage::Float32,
     })
+}
+
+/// All parameters by the optimizer that is asked for, as far as it takes them, with its states stored like this.
+pub(crate) fn parameter_groups_of(
+    optimizer: &OptimizerConfig,
+    state: StateStorage,
+) -> Result<Vec<ParameterGroup>, ModelError> {
+    let settings = OptimizerSettings {
+        betas: optimizer.betas,
+        eps: optimizer.eps,
+        weight_decay: optimizer.weight_decay,
+        momentum: optimizer.momentum,
+        state,
+        ..OptimizerSettings::default()
+    };
+    let (patterns, name) = (Vec::new(), optimizer.name.clone());
+    let every = GroupDescription { patterns, optimizer: name, lr: optimizer.lr, settings, decay_vectors: true };
+    parameter_groups(&[], &every)
 }
 
 fn adapter(lora: &config::Lora) -> Lora {
