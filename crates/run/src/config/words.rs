@@ -82,6 +82,7 @@ words!(
         Auto = "auto",
         Text = "text",
         PromptResponse = "prompt-response",
+        PromptMessages = "prompt-messages",
         Messages = "messages",
         Conversations = "conversations",
         Pairs = "pairs",

@@ -54,8 +54,8 @@ fn wrong_types() {
     );
     check(
         "model: tiny\ndata: train.jsonl\n",
-        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, classes, max_length, \
-         overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
+        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, columns, classes, \
+         max_length, overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
     );
     check(
         "model: tiny\ndata: {shuffle: yes}\n",
