@@ -109,7 +109,7 @@ fn widen(step: &Step) -> (Step, usize) {
     let outputs = step.outputs.iter().map(&mut widen_buffer).collect();
     let workspace = step.workspace.map(|region| place(region.offset, region.bytes));
     let op = match &step.op {
-        Op::Embed(embed) => Embed { dtype: wide_type(embed.dtype), scale: 1.0 }.into(),
+        Op::Embed(embed) => Embed { dtype: wide_type(embed.dtype), ..embed.clone() }.into(),
         op => op.clone(),
     };
     (Step { op, inputs, outputs, workspace, ..step.clone() }, end)

@@ -36,6 +36,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "low_rank.cu",
     "norm.cu",
     "optimizer.cu",
+    "position_bias.cu",
     "rope.cu",
     "rows.cu",
     "score.cu",

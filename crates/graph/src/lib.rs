@@ -16,8 +16,8 @@ mod value;
 
 pub use autodiff::{Backward, differentiate};
 pub use cost::{
-    BackendTraits, CPU_PACKING_BYTES, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES, GPU_UPDATES_PER_LAUNCH,
-    Product, Work,
+    BackendTraits, CPU_PACKING_BYTES, CPU_PARTIAL_ROWS, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES,
+    GPU_UPDATES_PER_LAUNCH, Product, Work,
 };
 pub use error::GraphError;
 pub use fusion::{fuse_backward, fuse_forward};

@@ -86,6 +86,8 @@ pub struct Inputs {
     pub rng_key: SlotId,
     /// Only there if the model rotates positions.
     pub rotary: Option<SlotId>,
+    /// Of each stack: the bucket of each distance, only there if its scores have a bias by distance.
+    pub position_buckets: Vec<Option<SlotId>>,
     /// Of each parameter group.
     pub hyper: Vec<SlotId>,
     /// Global gradient norm and clip factor of the last update.
@@ -123,6 +125,17 @@ impl Inputs {
             }
             None => None,
         };
+        let mut position_buckets = Vec::new();
+        for stack in &model.stacks {
+            position_buckets.push(match &stack.position_bias {
+                Some(_) => {
+                    let (name, length) =
+                        (format!("{}position_buckets", stack.prefix), batch.streams[stack.stream].max_length);
+                    Some(add(&name, &[2 * length - 1], DType::I32, Role::Input, Extent::Fixed)?)
+                }
+                None => None,
+            });
+        }
         let labels = match head.has_labels() {
             true => Some(add("labels", &[main.sequences], DType::I32, Role::Input, Extent::SEQUENCES)?),
             false => None,
@@ -143,6 +156,7 @@ impl Inputs {
             stats,
             rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed)?,
             rotary,
+            position_buckets,
             clip: add("clip", &[2], DType::F32, Role::OptimizerState, Extent::Fixed)?,
         })
     }

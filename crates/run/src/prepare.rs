@@ -5,15 +5,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use plimsoll_data::Amount;
-use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Report};
+use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Report};
 use plimsoll_train::{
     BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, OperatorTime, Outcome,
-    Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, peak_resident_bytes, plan_only,
-    profile,
+    Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib, peak_resident_bytes,
+    plan_only, profile,
 };
 
 use crate::budgets::capacity;
-use crate::config::{GuardAction, Resolved, RunConfig};
+use crate::config::{GuardAction, Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::{explained, unprepared};
@@ -41,7 +41,16 @@ pub struct Options<'a> {
 /// A plan, with nothing allocated.
 pub struct PlannedRun {
     pub report: Report,
+    /// Of the whole run, where that is known without its data.
+    pub updates: Option<u64>,
     pub notes: Vec<Note>,
+}
+
+impl PlannedRun {
+    /// What the whole run should take, evaluation and saving not counted.
+    pub fn total_s(&self) -> Option<f64> {
+        self.updates.map(|updates| updates as f64 * self.report.predicted.step_ms / 1e3)
+    }
 }
 
 /// A run ready to train.
@@ -89,9 +98,19 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         host_data_bytes: 0,
     };
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
-        .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
-    Ok(PlannedRun { report: chosen.report, notes })
+        .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
+    let next_gib = match spec.goal {
+        Goal::Fastest => next_gib(&spec, &profile, capacity.budgets, fixed)?,
+        Goal::Lowest => Vec::new(),
+    };
+    let report = Report { next_gib, ..chosen.report };
+    // The length of a run in epochs depends on its data.
+    let updates = match resolved.run.schedule.length() {
+        Length::Steps(updates) => Some(updates),
+        Length::Epochs(_) => None,
+    };
+    Ok(PlannedRun { report, updates, notes })
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
@@ -118,8 +137,8 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     }
     let Prepared { mut session, report } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
     notes.extend(data.notes());
     if session.has_new_head() {
         notes.push(Note::NewHead);
@@ -154,8 +173,8 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     let Device { profile, mut notes, .. } = device;
     let prepared =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
 }
 

@@ -3,12 +3,16 @@
 use std::path::Path;
 
 use plimsoll_files::{NewFolder, Summed};
+use plimsoll_graph::DType;
 use plimsoll_models::ParameterKind;
 use plimsoll_runtime::weights::{OutTensor, write_safetensors};
 use serde_json::{Value as Json, json};
 
 use crate::weights::adapter_prefix;
 use crate::{Session, TrainError};
+
+/// Name and content of files that are written as they are.
+pub type TextFiles = Vec<(String, Vec<u8>)>;
 
 /// Writes what was trained, with the given tokenizer files beside it, into a folder that is new or empty. It appears
 /// complete or not at all.
@@ -38,9 +42,10 @@ pub(crate) fn write_model(
     folder: &Path,
     tokenizer: &[(String, Vec<u8>)],
 ) -> Result<Vec<(String, Summed)>, TrainError> {
+    let mut tokenizer = tokenizer.to_vec();
     let (config_name, config) = match &session.recipe.lora {
         Some(_) => ("adapter_config.json", adapter_config(session)),
-        None => ("config.json", model_config(session)),
+        None => ("config.json", model_config(session, &mut tokenizer)),
     };
     let tensors = trained_tensors(session);
     let weights = format!("{}.safetensors", weights_stem(session));
@@ -95,15 +100,22 @@ fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
     tensors
 }
 
-fn model_config(session: &Session) -> Json {
+fn model_config(session: &Session, tokenizer: &mut TextFiles) -> Json {
     let mut config = session.model.config.source.clone();
-    config["torch_dtype"] = "float32".into();
+    config["torch_dtype"] = torch_name(session.recipe.compute).into();
     config.as_object_mut().map(|c| c.remove("dtype"));
-    if session.task.hf_class() != "CausalLM" {
-        config["architectures"] = json!([session.model.config.family.class_for(session.task.hf_class())]);
-    }
-    session.task.complete_config(&mut config);
+    config["architectures"] = json!([session.model.config.family.class_for(session.task.hf_class())]);
+    session.task.complete_config(&mut config, tokenizer);
     config
+}
+
+/// What PyTorch calls the type that weights are written in.
+fn torch_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "bfloat16",
+        DType::F16 => "float16",
+        _ => "float32",
+    }
 }
 
 fn adapter_config(session: &Session) -> Json {

@@ -6,4 +6,5 @@ mod resume;
 mod reward;
 mod run;
 mod same_bits;
+mod sourced;
 mod support;
