@@ -438,8 +438,8 @@ fn a_spike_is_passed_over_and_nothing_of_it_is_applied() {
     let mut rows = fs::read_to_string(place.path("rows.jsonl")).expect("readable");
     rows.push_str("{\"prompt\": \"~\", \"response\": \"@@@@@@@@@@@@\"}\n");
     fs::write(place.path("rows.jsonl"), rows).expect("writable");
-    let guard = Guard { action: BadUpdate::Skip, limit: 10, spike: Some(1.1) };
-    let ran = place.train("run", &Setup { guard, steps: 40, eval_every: None, ..Setup::full() });
+    let guard = Guard { action: BadUpdate::Skip, limit: 50, spike: Some(1.1) };
+    let ran = place.train("run", &Setup { guard, steps: 80, eval_every: None, ..Setup::full() });
     let mut losses: Vec<f64> = Vec::new();
     let mut skipped = 0;
     for event in &ran.events {
@@ -454,6 +454,6 @@ fn a_spike_is_passed_over_and_nothing_of_it_is_applied() {
         }
     }
     assert!(skipped > 0, "{losses:?}");
-    assert_eq!(losses.len(), 40, "every update is done once");
+    assert_eq!(losses.len(), 80, "every update is done once");
     ran.ok();
 }
