@@ -42,17 +42,17 @@ pub(crate) fn write_model(
     folder: &Path,
     tokenizer: &[(String, Vec<u8>)],
 ) -> Result<Vec<(String, Summed)>, TrainError> {
-    let mut tokenizer = tokenizer.to_vec();
+    let mut beside = tokenizer.to_vec();
     let (config_name, config) = match &session.recipe.lora {
         Some(_) => ("adapter_config.json", adapter_config(session)),
-        None => ("config.json", model_config(session, &mut tokenizer)),
+        None => ("config.json", model_config(session, &mut beside)),
     };
     let tensors = trained_tensors(session);
     let weights = format!("{}.safetensors", weights_stem(session));
     let mut files = vec![write_tensors(session, new, folder, &weights, &tensors)?];
     let config = serde_json::to_vec_pretty(&config).expect("plain data");
     let small = std::iter::once((config_name, config.as_slice()));
-    for (name, bytes) in small.chain(tokenizer.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))) {
+    for (name, bytes) in small.chain(beside.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))) {
         let written = new.write(name, bytes).map_err(|e| TrainError::io(&folder.join(name), e))?;
         files.push((name.to_owned(), written));
     }

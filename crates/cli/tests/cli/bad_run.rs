@@ -13,7 +13,6 @@ fn what_this_version_cannot_do() {
         );
         refused_set(&world, setting, 2, &expected);
     };
-    check("optimizer.state=int8", "fp32");
     check("precision=bf16", "fp32 on the CPU");
     check("base=nf4", "auto, fp32");
 }

@@ -1,6 +1,7 @@
 //! Training on the CPU, end to end: what Hugging Face computes, whatever the plan.
 
 mod guard;
+mod optimizers;
 mod parity;
 mod resume;
 mod reward;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use plimsoll_cpu::CpuBackend;
 use plimsoll_cuda::CudaBackend;
-use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
-use plimsoll_models::{Lora, ParameterGroup, Recipe};
+use plimsoll_graph::{DType, OptimizerSettings};
+use plimsoll_models::{GroupDescription, Lora, ParameterGroup, Recipe, parameter_groups};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins, known_device};
 use plimsoll_runtime::Backend;
 use plimsoll_train::{DataMemory, Language, Model, Prepared, Seq2Seq, Session, Spec, Task, prepare};
@@ -36,10 +36,16 @@ pub fn recipe(lora: Option<Lora>) -> Recipe {
     Recipe { lora, freeze: Vec::new(), groups: trained_by("adamw"), clip, compute, master: false }
 }
 
-/// All parameters by one optimizer.
+/// All parameters by one optimizer, as far as it takes them.
 pub fn trained_by(name: &str) -> Vec<ParameterGroup> {
-    let settings = OptimizerSettings { weight_decay: 0.01, momentum: 0.9, ..OptimizerSettings::default() };
-    vec![ParameterGroup::rest(optimizer_named(name, &settings).expect("there is one"))]
+    let settings = OptimizerSettings { weight_decay: 0.01, momentum: Some(0.9), ..OptimizerSettings::default() };
+    trained_with(name, settings)
+}
+
+pub fn trained_with(name: &str, settings: OptimizerSettings) -> Vec<ParameterGroup> {
+    let (patterns, optimizer) = (Vec::new(), name.to_owned());
+    let rest = GroupDescription { patterns, optimizer, lr: 1.0, settings, decay_vectors: true };
+    parameter_groups(&[], &rest).expect("there is one")
 }
 
 pub fn spec(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
