@@ -44,5 +44,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
         Op::AdamW(op) => optimizer::adamw(op, call),
         Op::Sgd(op) => optimizer::sgd(op, call),
+        Op::Lion(op) => optimizer::lion(op, call),
+        Op::Muon(op) => optimizer::muon(op, call),
+        Op::Adafactor(op) => optimizer::adafactor(op, call),
     }
 }

@@ -44,7 +44,9 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Scale(op) => elementwise::scale(op, call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
-        Op::AdamW(_) | Op::Sgd(_) => optimizer::update_one(call),
+        Op::AdamW(_) | Op::Sgd(_) | Op::Lion(_) => optimizer::update_one(call),
+        Op::Muon(op) => optimizer::muon(op, call),
+        Op::Adafactor(op) => optimizer::adafactor(op, call),
     }
 }
 

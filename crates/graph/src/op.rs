@@ -125,6 +125,9 @@ operators!(
     GlobalNorm,
     AdamW,
     Sgd,
+    Lion,
+    Muon,
+    Adafactor,
 );
 
 impl OpRule for Op {

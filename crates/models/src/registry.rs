@@ -240,7 +240,7 @@ impl<'a> Registry<'a> {
         let role = if small { Role::Adapter } else { Role::Weight };
         let storage = self.recipe.compute.into();
         let slot = slots.add(Slot { name: name.clone(), shape, storage, role, extent: Extent::Fixed, layer })?;
-        let group = self.recipe.group_of(&tensors[0].name);
+        let group = self.recipe.group_of(&tensors[0].name, &shape);
         self.by_name.insert(name.clone(), self.parameters.len());
         self.parameters.push(Parameter { name, slot, shape, kind, trainable, group, tensors });
         Ok(())
@@ -254,7 +254,8 @@ impl<'a> Registry<'a> {
     fn is_fused(&self, names: &BlockNames, projection: &Projection) -> bool {
         let treated = |layer: &str, kind: &str| {
             let name = format!("{}.{}.{layer}.{kind}", names.hf, projection.module);
-            (self.trains(&name), self.recipe.group_of(&name))
+            let shape = Shape::new(if kind == "weight" { &[1, 1] } else { &[1] });
+            (self.trains(&name), self.recipe.group_of(&name, &shape))
         };
         let first = projection.layers[0].0;
         let alike = |layer: &str, kind: &str| treated(layer, kind) == treated(first, kind);
@@ -277,7 +278,7 @@ impl<'a> Registry<'a> {
             for module in block.branches.iter().filter_map(|branch| branch.module.learned_qk_norm()) {
                 let treated = |norm: &str| {
                     let name = format!("{}.{}.{norm}.weight", names.hf, module.input.module);
-                    (self.trains(&name), self.recipe.group_of(&name))
+                    (self.trains(&name), self.recipe.group_of(&name, &Shape::new(&[1])))
                 };
                 if treated("q_norm") != treated("k_norm") {
                     return Err(ModelError::Method(format!(

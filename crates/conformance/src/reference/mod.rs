@@ -91,5 +91,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::GlobalNorm(op) => vec![optimizer::global_norm(op, inputs)],
         Op::AdamW(op) => optimizer::adamw(op, inputs),
         Op::Sgd(op) => optimizer::sgd(op, inputs),
+        Op::Lion(op) => optimizer::lion(op, inputs),
+        Op::Muon(op) => optimizer::muon(op, inputs),
+        Op::Adafactor(op) => optimizer::adafactor(op, inputs),
     }
 }

@@ -24,7 +24,11 @@ pub use layer_norm::{LayerNorm, LayerNormGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
-pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
+pub use optimizer::{
+    ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,
+    Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings,
+    NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
+};
 pub use position_bias::{PositionBias, PositionBiasGrad};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};

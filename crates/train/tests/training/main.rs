@@ -1,8 +1,11 @@
 //! Training on the CPU, end to end: what Hugging Face computes, whatever the plan.
 
 mod guard;
+mod optimizers;
 mod parity;
+mod resume;
 mod reward;
+mod run;
 mod same_bits;
 mod sourced;
 mod support;
