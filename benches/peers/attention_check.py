@@ -146,64 +146,6 @@ class Attention:
             self.forward_bytes = 6 * 128 * row_bytes + 2 * 16 + 3 * 32 + 1024
             self.gradient_bytes = (4 * 128 + 4 * 64) * row_bytes + 2 * 1024 + 2 * 16 + 2 * 32 + 1024
 
-    def launch(self, module, kernel, grid, threads, shared_bytes, args):
-        key = (module, kernel)
-        if key not in self.functions:
-            if module not in self.modules:
-                self.modules[module] = self.compile(module)
-            function = ctypes.c_void_p()
-            code = self.driver.cuModuleGetFunction(ctypes.byref(function), self.modules[module], kernel.encode())
-            self.check(code, f"{module}.{kernel}")
-            self.functions[key] = function
-        function = self.functions[key]
-        self.check(self.driver.cuFuncSetAttribute(function, 8, shared_bytes), f"{shared_bytes} bytes of shared memory")
-        values = []
-        for arg in args:
-            if isinstance(arg, torch.Tensor):
-                values.append(ctypes.c_void_p(arg.data_ptr()))
-            else:
-                values.append(ctypes.c_float(arg) if isinstance(arg, float) else ctypes.c_int(arg))
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        code = self.driver.cuLaunchKernel(function, *grid, 1, threads, 1, 1, shared_bytes, stream, pointers, None)
-        self.check(code, f"launch of {kernel} on {grid}")
-
-
-class Attention:
-    """One shape, launched as `crates/cuda/src/attention.rs` does it."""
-
-    def __init__(self, kernels, lengths, query_heads, kv_heads, head_dim, dtype, window=None, before=0, behind=0, size=1.0):
-        self.kernels, self.lengths, self.dtype, self.before = kernels, lengths, dtype, before
-        self.query_heads, self.kv_heads, self.head_dim = query_heads, kv_heads, head_dim
-        self.tokens, self.scale = before + sum(lengths) + behind, head_dim**-0.5
-        self.window = window or NO_WINDOW
-        bounds = [before]
-        for length in lengths:
-            bounds.append(bounds[-1] + length)
-        self.bounds = torch.tensor(bounds, dtype=torch.int32, device="cuda")
-        width = (query_heads + 2 * kv_heads) * head_dim
-        self.qkv = (torch.randn(self.tokens, width, device="cuda") * size).to(dtype)
-        self.d_out = torch.randn(self.tokens, query_heads * head_dim, device="cuda").to(dtype)
-        nan = float("nan")
-        self.out, self.d_qkv = torch.full_like(self.d_out, nan), torch.full_like(self.qkv, nan)
-        self.lse = torch.full((self.tokens, query_heads), nan, device="cuda")
-        self.delta = torch.full_like(self.lse, nan)
-        self.tensor_cores = dtype != torch.float32 and head_dim in (64, 80, 96, 128)
-        hopper = kernels.capability == (9, 0) and "ATTENTION_WITHOUT_WGMMA" not in kernels.defines
-        self.stays = self.tensor_cores and hopper and head_dim % 64 == 0
-        if self.tensor_cores:
-            row_bytes = (head_dim + 63) // 64 * 128
-            capability = kernels.capability
-            step = 64 if capability in ((8, 0), (8, 7)) or 9 <= capability[0] <= 11 else 32
-            self.rows, self.threads = 128, 256
-            self.forward_bytes = (128 + 4 * 64) * row_bytes + 1024
-            self.gradient_bytes = (256 + 4 * step) * row_bytes + 16 * step + 1024
-            self.low_rank_bytes = self.gradient_bytes - 128 * row_bytes
-            if self.stays:
-                self.threads = 384
-                self.forward_bytes = 6 * 128 * row_bytes + 2 * 16 + 3 * 32 + 1024
-                self.gradient_bytes = (4 * 128 + 4 * 64) * row_bytes + 2 * 1024 + 2 * 16 + 2 * 32 + 1024
-
     def launch(self, kernel, heads, shared_bytes, args, low_rank=False):
         rows, threads = (self.rows // 2, 128) if low_rank else (self.rows, self.threads)
         grid = (heads, self.tokens // rows + len(self.lengths) + 2)
@@ -286,10 +228,9 @@ def check(kernels, name, **shape):
         case.forward()
         case.backward()
         same &= all(torch.equal(a, b) for a, b in zip(first, (case.out, case.lse, case.d_qkv)))
-    if case.tensor_cores:
-        case.d_qkv[:, queries:] = float("nan")
-        case.grad_keys_small()
-        same &= torch.equal(first[2], case.d_qkv)
+    case.d_qkv[:, queries:] = float("nan")
+    case.grad_keys_small()
+    same &= torch.equal(first[2], case.d_qkv)
     tolerance = TOLERANCE[case.dtype] * (4 if shape.get("size", 1.0) > 1 else 1)
     good = same and all(error <= tolerance for error in errors.values())
     text = " ".join(f"{part} {error:.1e}" for part, error in errors.items())
