@@ -46,15 +46,15 @@ fn no_file_named() {
 fn unknown_kind_of_file() {
     refused(
         |world| {
-            world.write("train.csv", "prompt,response\n");
-            world.edit("run.yaml", "train.jsonl", "train.csv");
+            world.write("train.xls", "prompt,response\n");
+            world.edit("run.yaml", "train.jsonl", "train.xls");
         },
         &Refusal {
             args: &ARGS,
             code: 4,
-            expected: "error: train.csv: the extension does not say what the file holds\n\
-                hint: name it .jsonl (one JSON object per line), .json (a list of objects), .parquet or .txt; \
-                all but Parquet may end in .gz or .zst\n",
+            expected: "error: train.xls: the extension does not say what the file holds\n\
+                hint: name it .jsonl (one JSON object per line), .json (a list of objects), .csv, .tsv, .txt, .parquet or .arrow; \
+                all but the last two may end in .gz or .zst\n",
         },
     );
 }

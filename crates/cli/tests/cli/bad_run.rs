@@ -50,10 +50,13 @@ fn shape_that_cannot_be_built() {
     };
     check(
         "model.family=gpt2",
-        "model type `gpt2` is not supported; supported are llama, mistral, qwen2, qwen3, gemma2",
+        "model type `gpt2` is not supported; supported are llama, mistral, qwen2, qwen3, gemma2, nanochat, t5, mt5",
     );
     check("model.num_key_value_heads=3", "4 attention heads cannot share 3 key-value heads evenly");
-    check("model.hidden_act=quack", "`hidden_act: quack` is not supported; use silu, gelu or gelu_pytorch_tanh");
+    check(
+        "model.hidden_act=quack",
+        "`hidden_act: quack` is not supported; use silu, gelu, gelu_pytorch_tanh, relu or relu2",
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use plimsoll_models::GroupDescription;
 use super::kind::{Kind, Range};
 use super::reader::Reader;
 use super::schema::{
-    Form, OPTIMIZER_NAMES, boolean, count, list, number, numbers, section, span, texts, word, word_of,
+    Form, OPTIMIZER_NAMES, boolean, count, list, number, numbers, optional, span, texts, word, word_of,
 };
 use super::section::{List, section};
 use super::size::Span;
@@ -34,9 +34,9 @@ section! {
         /// How the optimizer's state is stored.
         state: StateStorage = word::<StateStorage>(), default "fp32";
         /// Settings of Muon alone.
-        muon: MuonConfig = section::<MuonConfig>();
+        muon: Option<MuonConfig> = optional::<MuonConfig>();
         /// Settings of Adafactor alone, as transformers names them.
-        adafactor: AdafactorConfig = section::<AdafactorConfig>();
+        adafactor: Option<AdafactorConfig> = optional::<AdafactorConfig>();
         /// Parameters with settings of their own: the first group whose `match` fits has them, and what it does not set is
         /// as above.
         groups: List<GroupConfig> = list::<GroupConfig>();
@@ -94,33 +94,55 @@ section! {
     }
 }
 
+impl MuonConfig {
+    fn settings(&self) -> MuonSettings {
+        MuonSettings {
+            nesterov: self.nesterov,
+            scale: match self.scale {
+                MuonScale::Original => ops::MuonScale::Original,
+                MuonScale::MatchAdamW => ops::MuonScale::MatchRmsAdamW,
+            },
+            ramp: self.momentum_start.map(|from| MomentumRamp { from, updates: self.momentum_updates }),
+        }
+    }
+}
+
+/// Adafactor with the run's learning rate, as Hugging Face's Trainer has it.
+const GIVEN_RATE: AdafactorSettings = AdafactorSettings {
+    relative_step: false,
+    warmup_init: false,
+    scale_parameter: false,
+    least_scale: 1e-3,
+    clip_threshold: 1.0,
+    decay_rate: -0.8,
+    beta1: None,
+};
+
+impl AdafactorConfig {
+    fn settings(&self) -> AdafactorSettings {
+        AdafactorSettings {
+            relative_step: self.relative_step,
+            warmup_init: self.warmup_init,
+            scale_parameter: self.scale_parameter,
+            clip_threshold: self.clip_threshold,
+            decay_rate: self.decay_rate,
+            beta1: self.beta1,
+            ..GIVEN_RATE
+        }
+    }
+}
+
 impl OptimizerConfig {
     /// The settings that hold where no group says otherwise.
     pub fn settings(&self, state: graph::StateStorage) -> OptimizerSettings {
-        let Self { muon, adafactor, .. } = self;
         OptimizerSettings {
             betas: self.betas,
             eps: self.eps,
             weight_decay: self.weight_decay,
             momentum: self.momentum,
             state,
-            muon: MuonSettings {
-                nesterov: muon.nesterov,
-                scale: match muon.scale {
-                    MuonScale::Original => ops::MuonScale::Original,
-                    MuonScale::MatchAdamW => ops::MuonScale::MatchRmsAdamW,
-                },
-                ramp: muon.momentum_start.map(|from| MomentumRamp { from, updates: muon.momentum_updates }),
-            },
-            adafactor: AdafactorSettings {
-                relative_step: adafactor.relative_step,
-                warmup_init: adafactor.warmup_init,
-                scale_parameter: adafactor.scale_parameter,
-                clip_threshold: adafactor.clip_threshold,
-                decay_rate: adafactor.decay_rate,
-                beta1: adafactor.beta1,
-                ..AdafactorSettings::default()
-            },
+            muon: self.muon.as_ref().map_or_else(MuonSettings::default, MuonConfig::settings),
+            adafactor: self.adafactor.as_ref().map_or(GIVEN_RATE, AdafactorConfig::settings),
         }
     }
 

@@ -17,13 +17,14 @@ fn unknown_keys() {
         "error: run.yaml:2:1: unknown key `optimiser`\n\
          hint: did you mean `optimizer`?\n\
          hint: allowed at the top level: model, init, task, method, base, precision, data, batch, memory, \
-         optimizer, schedule, clip, eval, save, seed, out, name, device, mode, plan",
+         optimizer, schedule, clip, eval, save, guard, seed, out, name, device, mode, plan",
     );
     check(
         "model: tiny\noptimizer: {name: adamw, learning_rate: 1e-4}\n",
         "error: run.yaml:2:26: unknown key `optimizer.learning_rate`\n\
          hint: did you mean `optimizer.lr`?\n\
-         hint: allowed under `optimizer`: name, lr, weight_decay, betas, eps, momentum, state",
+         hint: allowed under `optimizer`: name, lr, weight_decay, decay_norms, betas, eps, momentum, state, \
+         muon, adafactor, groups",
     );
     check(
         "model: tiny\nbatch:\n  max_length: 512\n",
@@ -40,7 +41,7 @@ fn unknown_keys() {
     check(
         "model: tiny\nsave: {zzz: 1}\n",
         "error: run.yaml:2:8: unknown key `save.zzz`\n\
-         hint: allowed under `save`: every, keep, best",
+         hint: allowed under `save`: every, minutes, keep, best",
     );
 }
 
@@ -248,7 +249,8 @@ fn errors_above_the_file() {
         &set(&["optimizer.lrr=1"]),
         "error: --set optimizer.lrr: unknown key `optimizer.lrr`\n\
          hint: did you mean `optimizer.lr`?\n\
-         hint: allowed under `optimizer`: name, lr, weight_decay, betas, eps, momentum, state",
+         hint: allowed under `optimizer`: name, lr, weight_decay, decay_norms, betas, eps, momentum, state, \
+         muon, adafactor, groups",
     );
     check_overrides(
         &set(&["seed"]),

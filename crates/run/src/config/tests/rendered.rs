@@ -44,6 +44,7 @@ optimizer:
   name: adamw            # default
   lr: 2e-5               # default
   weight_decay: 0.01     # default
+  decay_norms: false     # default
   state: fp32            # default
 schedule:
   name: cosine           # default
@@ -52,7 +53,12 @@ schedule:
   final: 0.0             # default
 clip: none               # run.yaml:3
 save:
+  minutes: 30            # default
   keep: 2                # default
+guard:
+  action: stop           # default
+  limit: 10              # default
+  spike: none            # default
 seed: 42                 # default
 out: \"runs/a: b\"         # environment PLIMSOLL_OUT
 device: auto             # default
