@@ -54,8 +54,8 @@ fn wrong_types() {
     );
     check(
         "model: tiny\ndata: train.jsonl\n",
-        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, classes, max_length, \
-         overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
+        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, columns, classes, \
+         max_length, overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
     );
     check(
         "model: tiny\ndata: {shuffle: yes}\n",
@@ -142,7 +142,8 @@ fn values_out_of_range() {
     );
     check(
         "model: tiny\nschedule: {name: cosinus}\n",
-        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `onecycle` or \
+        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `polynomial`, \
+         `inverse-sqrt`, `onecycle` or \
          `constant-linear`, not `cosinus`\n\
          hint: did you mean `cosine`?",
     );
