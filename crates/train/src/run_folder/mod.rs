@@ -69,7 +69,7 @@ impl RunFolder {
         let candidates = std::iter::once(runs.join(name)).chain((2..).map(|n| runs.join(format!("{name}-{n}"))));
         for path in candidates {
             match ops::create_folder(&path) {
-                Ok(()) => made.push(path.clone()),
+                Ok(()) => {}
                 // One that was killed before it began has left a folder that is as good as new.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     if !path.join(MARKER_FILE).is_file() || path.join(METRICS_FILE).exists() {
@@ -81,6 +81,7 @@ impl RunFolder {
                     return Err(TrainError::io(&path, error));
                 }
             }
+            made.push(path.clone());
             // Somebody else may be quicker: to take it, to begin a run in it, or to give it back.
             match Self::take(&path, made.clone()) {
                 Ok(taken) if taken.holds() == Holds::Nothing => return Ok(taken),
