@@ -14,13 +14,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cuda", &["graph", "plan", "runtime"]),
     ("data", &[]),
     ("train", &["graph", "models", "plan", "runtime", "data"]),
+    ("observe", &["plan", "train"]),
     ("run", &["graph", "models", "plan", "runtime", "cpu", "cuda", "data", "train"]),
-    ("cli", &["plan", "data", "train", "run"]),
+    ("cli", &["plan", "data", "train", "run", "observe"]),
     ("conformance", &["graph", "plan", "runtime", "cpu", "cuda"]),
 ];
 
 /// What tests use besides.
-const FOR_TESTS: &[(&str, &[&str])] = &[("plan", &["models"]), ("train", &["cpu", "cuda"])];
+const FOR_TESTS: &[(&str, &[&str])] = &[("plan", &["models"]), ("train", &["cpu", "cuda"]), ("observe", &["graph", "models"])];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
