@@ -104,7 +104,7 @@ fn cuda(ordinal: usize, mode: Mode, anew: bool) -> Result<Present, CudaError> {
         _ => (memory.free_bytes as u64 + used.bytes).min(total_bytes),
     };
     profile.context_bytes = used.bytes + late_bytes + PAGES_BYTES;
-    profile.target = backend.target();
+    profile.traits = backend.traits();
     profile = in_mode(profile, mode);
     let card = Some(Card { total_bytes, others: backend.others() });
     Ok(Present { backend: Box::new(backend), device: Device { profile, notes, card } })

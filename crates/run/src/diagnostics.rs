@@ -34,16 +34,9 @@ pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
         TrainError::NoModel { .. } | TrainError::Shape(_) => at_key(resolved, "model", &error),
         TrainError::Model(ModelError::FreezePattern(_)) => at_key(resolved, "method.freeze", &error),
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
-        TrainError::Plan(PlanError::Pin(text)) => at_key(resolved, pinned_key(text), &error),
+        TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
         _ => error.into(),
     }
-}
-
-/// The key of a pin that cannot be kept. The planner names it first, as in "`plan.loss_chunks` is …" or
-/// "`plan.recompute.x: 3`: …". Only until the error has the key as a field.
-fn pinned_key(text: &str) -> &str {
-    let quoted = text.split('`').nth(1).unwrap_or_default();
-    quoted.split(':').next().unwrap_or_default()
 }
 
 /// The parts of a library's message: each hint stands behind a line break and `hint: `. Only until the libraries' errors
@@ -91,6 +84,8 @@ impl From<TrainError> for Failure {
             TrainError::Weights(_) | TrainError::ModelConfig { .. } | TrainError::Vocabulary { .. } => {
                 from_library(Failure::bad_input, &error)
             }
+            TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)
+                .hint("stop the processes that take memory, or set a budget below the available memory with --gpu"),
             TrainError::NotANumber { .. } | TrainError::BadGradient { .. } => from_library(Failure::failed, &error)
                 .hint("lower optimizer.lr or increase schedule.warmup; --paranoid names the operator where it starts"),
         }
@@ -245,11 +240,5 @@ mod tests {
             from_library(Failure::bad_input, &"cannot read a.jsonl: gone\nhint: check the path\nhint: or not");
         assert_eq!(failure.message(), "cannot read a.jsonl: gone");
         assert_eq!(failure.hints, ["check the path", "or not"]);
-    }
-
-    #[test]
-    fn a_pin_names_its_key() {
-        assert_eq!(pinned_key("`plan.loss_chunks` is 9, but"), "plan.loss_chunks");
-        assert_eq!(pinned_key("`plan.recompute.x: 3`: the model"), "plan.recompute.x");
     }
 }

@@ -84,7 +84,7 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         host_process_bytes: profile.host_process_bytes,
         host_data_bytes: 0,
     };
-    let (chosen, _) = plan_only(&spec, &profile, capacity.budgets, fixed)
+    let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
         .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
     notes.extend(capacity.note);
     Ok(PlannedRun { report: chosen.report, notes })
@@ -99,7 +99,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let capacity = capacity(resolved, &device);
     let Device { profile, mut notes, .. } = device;
     let context = Context { resolved, out: &folder, host_bytes: capacity.budgets.host_bytes };
-    let data = data::open(&context, &spec.model, observer)?;
+    let data = data::open(&context, &spec.model, &*spec.task, observer)?;
     check_best(resolved, &data)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
     let (tokenizer, model) = (data.tokenizer.vocab_size(), spec.model.config.vocab_size);
@@ -109,7 +109,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let amount = spec.amount();
     let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
-    let Prepared { session, chosen } =
+    let Prepared { session, report } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
             .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
     notes.extend(capacity.note);
@@ -120,7 +120,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let updates = total_updates(&resolved.run, &data.train, amount);
     Ok(PreparedRun {
         session,
-        report: chosen.report,
+        report,
         data,
         notes,
         updates,
@@ -204,7 +204,7 @@ impl PreparedRun {
 
 impl PreparedBench {
     pub fn report(&self) -> &Report {
-        &self.prepared.chosen.report
+        &self.prepared.report
     }
 
     /// Times `steps` updates after a warm-up. `began` is when the program started; `tick` gets the updates done and all,

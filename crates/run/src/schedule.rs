@@ -1,7 +1,7 @@
 //! How many updates a run has, and the learning rate of each.
 
 use plimsoll_data::{Amount, Dataset};
-use plimsoll_train::{LearningRate, Shape};
+use plimsoll_train::{Decay, LearningRate};
 
 use crate::config::{Length, RunConfig, ScheduleName};
 
@@ -33,15 +33,15 @@ fn groups_that_fit(tokens: f64, mean: f64, longest: f64) -> f64 {
 
 pub fn learning_rate(run: &RunConfig, total: u64) -> LearningRate {
     let schedule = &run.schedule;
-    let shape = match schedule.name {
-        ScheduleName::Constant => Shape::Constant,
-        ScheduleName::Linear => Shape::Linear,
-        ScheduleName::Cosine => Shape::Cosine,
-        ScheduleName::OneCycle => Shape::OneCycle,
+    let decay = match schedule.name {
+        ScheduleName::Constant => Decay::Constant,
+        ScheduleName::Linear => Decay::Linear,
+        ScheduleName::Cosine => Decay::Cosine,
+        ScheduleName::OneCycle => Decay::OneCycle,
         ScheduleName::ConstantLinear => {
             let start = schedule.decay_start.map_or((total as f64 * 0.8) as u64, |span| span.steps(total));
-            Shape::ConstantLinear { decay_start: start }
+            Decay::ConstantLinear { decay_start: start }
         }
     };
-    LearningRate { peak: run.optimizer.lr, shape, warmup: schedule.warmup.steps(total), total, last: schedule.last }
+    LearningRate { peak: run.optimizer.lr, decay, warmup: schedule.warmup.steps(total), total, last: schedule.last }
 }

@@ -1,13 +1,14 @@
 //! From the configuration to what the planner and the trainer take.
 
-use plimsoll_graph::DType;
-use plimsoll_models::{Head, Lora, OptimizerKind, Recipe, Targets};
+use std::sync::Arc;
+
+use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
+use plimsoll_models::{Lora, ParameterGroup, Recipe, Targets};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
-use plimsoll_train::{Model, ModelOrigin, Spec};
+use plimsoll_train::{Model, ModelOrigin, Spec, Task, TaskLacks, TaskSettings, task_named};
 
 use crate::config::{
-    self, BaseFormat, Batch, Init, Method, ModelSource, OptimizerName, Precision, Resolved, RunConfig, StateStorage,
-    Task,
+    self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, StateStorage,
 };
 use crate::diagnostics::explained;
 use crate::failure::Failure;
@@ -15,16 +16,13 @@ use crate::failure::Failure;
 /// Everything a plan depends on; what this version cannot do is refused here.
 pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
     let run = &resolved.run;
-    if !matches!(run.task, Task::Pretrain | Task::Sft | Task::Reward) {
-        return Err(resolved.unsupported("task", &["pretrain", "sft", "reward"]));
-    }
-    if run.task == Task::Reward {
-        check_reward(resolved)?;
-    }
+    let task = task(resolved)?;
+    let sequences = sequences(resolved, &*task)?;
     Ok(Spec {
         model: model(resolved)?,
         recipe: recipe(resolved, device)?,
-        sequences: sequences(resolved)?,
+        task,
+        sequences,
         tokens: match run.batch {
             Batch::Tokens(tokens) => Some(tokens),
             Batch::Sequences(_) => None,
@@ -39,12 +37,30 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
     })
 }
 
+/// What the model is trained to do.
+fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
+    let run = &resolved.run;
+    let settings = TaskSettings { classes: run.data.classes.clone() };
+    let task = match task_named(&run.task, &settings) {
+        Some(Ok(task)) => task,
+        Some(Err(TaskLacks::Classes)) => {
+            return Err(Failure::config("`data.classes` is missing: how many classes there are decides the model's head")
+                .hint("set it to their number or to a list of their names, as in data: {classes: [no, yes]}"));
+        }
+        None => return Err(resolved.unsupported("task", &[])),
+    };
+    if !task.head().uses_vocabulary() {
+        check_scores(resolved)?;
+    }
+    Ok(task)
+}
+
 /// Keys that mean nothing where sequences get scores.
-fn check_reward(resolved: &Resolved) -> Result<(), Failure> {
+fn check_scores(resolved: &Resolved) -> Result<(), Failure> {
     let run = &resolved.run;
     for (path, given, has) in [
         ("plan.loss_chunks", run.plan.loss_chunks.is_some(), "splits the logits, but a score head has none"),
-        ("eval.samples", run.eval.samples.is_some(), "generates answers, but a reward model produces no text"),
+        ("eval.samples", run.eval.samples.is_some(), "generates answers, but a model for this task produces no text"),
     ] {
         if given {
             return Err(resolved.invalid(path, format!("`{path}` {has}")).hint(format!("remove {path}")));
@@ -82,41 +98,28 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         StateStorage::Bf16 if device.backing == Backing::Gpu => DType::BF16,
         StateStorage::Bf16 | StateStorage::Int8 => return Err(resolved.unsupported("optimizer.state", &["fp32"])),
     };
-    let weight_decay = run.optimizer.weight_decay as f32;
-    let optimizer = match run.optimizer.name {
-        OptimizerName::AdamW => OptimizerKind::AdamW {
-            beta1: run.optimizer.betas[0] as f32,
-            beta2: run.optimizer.betas[1] as f32,
-            eps: run.optimizer.eps as f32,
-            weight_decay,
-        },
-        OptimizerName::Sgd => {
-            OptimizerKind::Sgd { momentum: run.optimizer.momentum.unwrap_or(0.0) as f32, weight_decay }
-        }
-        OptimizerName::Adafactor | OptimizerName::Muon => {
-            return Err(resolved.unsupported("optimizer.name", &["adamw", "sgd"]));
-        }
+    let settings = OptimizerSettings {
+        betas: run.optimizer.betas,
+        eps: run.optimizer.eps,
+        weight_decay: run.optimizer.weight_decay,
+        momentum: run.optimizer.momentum.unwrap_or(0.0),
+        state,
     };
+    let optimizer = optimizer_named(&run.optimizer.name, &settings)
+        .ok_or_else(|| resolved.unsupported("optimizer.name", &[]))?;
     let (lora, freeze) = match &run.method {
         Method::Full { freeze } => (None, freeze.clone()),
         Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
     };
     Ok(Recipe {
-        head: head(run.task),
         lora,
         freeze,
-        optimizer,
+        groups: vec![ParameterGroup::rest(optimizer)],
         clip: run.clip.map(|c| c as f32),
         compute,
-        state,
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
         master: compute != DType::F32 && state == DType::F32,
     })
-}
-
-/// The task decides what stands on top of the model.
-fn head(task: Task) -> Head {
-    if task == Task::Reward { Head::Score } else { Head::Vocabulary }
 }
 
 fn adapter(lora: &config::Lora) -> Lora {
@@ -156,10 +159,10 @@ fn stored_base(resolved: &Resolved, compute: DType) -> Result<(), Failure> {
     Err(resolved.unsupported("base", &["auto", word]))
 }
 
-/// Sequences of one update, whole pairs where there are pairs. Of a batch in tokens, as many as fit into it if all are of
+/// Sequences of one update, in whole groups where they come in groups. Of a batch in tokens, as many as fit into it if all are of
 /// the greatest length.
-fn sequences(resolved: &Resolved) -> Result<usize, Failure> {
-    let group = head(resolved.run.task).group() as u64;
+fn sequences(resolved: &Resolved, task: &dyn Task) -> Result<usize, Failure> {
+    let group = task.group() as u64;
     let max_length = resolved.run.data.max_length;
     let group_tokens = group * max_length;
     match resolved.run.batch {
@@ -167,12 +170,12 @@ fn sequences(resolved: &Resolved) -> Result<usize, Failure> {
         Batch::Sequences(n) => Err(resolved
             .invalid(
                 "batch.sequences",
-                format!("`batch.sequences` is {n}, but `task: reward` trains on pairs of two sequences"),
+                format!("`batch.sequences` is {n}, but `task: {}` takes sequences in groups of {group}", task.name()),
             )
-            .hint(format!("set batch.sequences to {}, for {} pairs", n + 1, n.div_ceil(2)))),
+            .hint(format!("set batch.sequences to {}", n.next_multiple_of(group)))),
         Batch::Tokens(tokens) if tokens >= group_tokens => Ok((tokens / group_tokens * group) as usize),
         Batch::Tokens(tokens) => {
-            let what = if group == 1 { "one sequence" } else { "a pair of sequences" };
+            let what = if group == 1 { "one sequence".to_owned() } else { format!("a group of {group} sequences") };
             Err(resolved
                 .invalid(
                     "batch.tokens",

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_run::{
-    Failure, Measured, PreparedRun, Sample, count_exact, duration, eval_metrics, outcome_metrics, prepare, step_metrics,
-};
+use plimsoll_run::{Failure, Measured, PreparedRun, Sample, count_exact, duration, prepare};
 use plimsoll_train::{Event, Outcome, StepEvent};
 use serde_json::json;
 
@@ -81,19 +79,19 @@ fn show(log: &mut StepLog, event: &Event) {
             log.step(&StepLine {
                 step: step.step,
                 loss: step.loss,
-                metrics: step_metrics(step),
+                metrics: step.metrics.clone(),
                 lr: step.lr,
                 grad_norm: step.grad_norm,
                 tokens_per_s: step.tokens_per_s,
                 step_ms: step.step_ms,
-                used_bytes: step.host_rss_bytes,
+                used_bytes: if step.gpu_used_bytes > 0 { step.gpu_used_bytes } else { step.host_rss_bytes },
             });
         }
         Event::Eval { step, eval } => {
             log.eval(&EvalLine {
                 step: *step,
                 loss: eval.loss,
-                metrics: eval_metrics(eval),
+                metrics: eval.metrics.clone(),
                 took: Duration::from_secs_f64(eval.ms / 1e3),
             });
         }
@@ -104,15 +102,13 @@ fn show(log: &mut StepLog, event: &Event) {
 /// How the run went, for scripts.
 fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, prepared: &PreparedRun) -> serde_json::Value {
     let report = &prepared.report;
-    let metrics: serde_json::Map<_, _> =
-        outcome_metrics(outcome).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
     json!({
         "steps": outcome.steps,
         "loss_first": outcome.first_loss,
         "loss_last": outcome.last_loss,
         "eval_first": outcome.first_eval,
         "eval_last": outcome.last_eval,
-        "eval": metrics,
+        "eval": outcome.eval_metrics,
         "step_ms": outcome.step_ms,
         "tokens_per_s": outcome.tokens_per_s,
         "data_wait_share": outcome.data_wait_share,
@@ -146,7 +142,7 @@ fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut Ste
     if outcome.last_eval.is_some() {
         log.data(&format!("evaluation loss {}", arrow(outcome.first_eval, outcome.last_eval)));
     }
-    for (name, value) in outcome_metrics(outcome) {
+    for (name, value) in outcome.eval_metrics.iter() {
         log.data(&format!("evaluation {name} {value:.4}"));
     }
     log.data(&format!(

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
-use plimsoll_run::{ExampleText, Metrics, bytes, duration};
+use plimsoll_run::{ExampleText, bytes, duration};
+use plimsoll_train::Metrics;
 
 use super::example::render;
 use super::{Printer, Progress};
@@ -22,7 +23,7 @@ pub struct StepLine {
     pub grad_norm: f64,
     pub tokens_per_s: f64,
     pub step_ms: f64,
-    /// Host memory in use.
+    /// In use on the device that trains.
     pub used_bytes: u64,
 }
 
@@ -112,7 +113,7 @@ fn head(width: usize, metrics: &Metrics) -> String {
 
 /// The columns of the task's own metrics, below their names.
 fn values(metrics: &Metrics) -> String {
-    let column = |(name, value): &(&str, f64)| format!("  {value:>width$.4}", width = name.len().max(METRIC_WIDTH));
+    let column = |(name, value): (&str, f64)| format!("  {value:>width$.4}", width = name.len().max(METRIC_WIDTH));
     metrics.iter().map(column).collect()
 }
 
@@ -144,14 +145,14 @@ mod tests {
         let update = StepLine {
             step: 12,
             loss: 8.317_766,
-            metrics: Vec::new(),
+            metrics: Metrics::default(),
             lr: 1e-4,
             grad_norm: 1.25,
             tokens_per_s: 11_930.4,
             step_ms: 171.66,
             used_bytes: 410 << 20,
         };
-        let evaluation = EvalLine { step: 12, loss: 7.5, metrics: Vec::new(), took: Duration::from_millis(1500) };
+        let evaluation = EvalLine { step: 12, loss: 7.5, metrics: Metrics::default(), took: Duration::from_millis(1500) };
         let lines = [head(4, &update.metrics), step(&update, 4), eval(&evaluation, 4)].join("\n");
         assert_eq!(
             lines,
@@ -159,7 +160,7 @@ mod tests {
              \x20 12    8.31777   1.000e-4     1.2500      11930      171.7    410.0 MiB\n\
              \x20 12    7.50000  evaluation, 1.5 s"
         );
-        let metrics = vec![("accuracy", 0.6845), ("margin", -0.25), ("bits_per_byte", 1.5)];
+        let metrics = Metrics::new([("accuracy", 0.6845), ("margin", -0.25), ("bits_per_byte", 1.5)]);
         let update = StepLine { metrics: metrics.clone(), ..update };
         let evaluation = EvalLine { metrics: metrics.clone(), ..evaluation };
         let lines = [head(4, &metrics), step(&update, 4), eval(&evaluation, 4)].join("\n");

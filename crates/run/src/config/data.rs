@@ -1,7 +1,9 @@
 //! `data`: the training and evaluation data.
 
+use plimsoll_data::Classes;
+
 use super::kind::Range;
-use super::schema::{boolean, budget, integer, number, sources, text, texts, up_to, word};
+use super::schema::{boolean, budget, classes, integer, number, sources, text, texts, up_to, word};
 use super::section::section;
 use super::size::Budget;
 use super::sources::SourceEntry;
@@ -18,6 +20,8 @@ section! {
         eval_split: Option<f64> = number(Range::BETWEEN), also ["val_set_size"];
         /// Columns of a row; `auto` detects them.
         format: DataFormat = word::<DataFormat>(), default "auto";
+        /// The classes of `task: classification`: how many, or their names.
+        classes: Classes = classes(), also ["num_labels"];
         /// The most tokens of a sequence; memory grows with it.
         max_length: u64 = integer(2, 1 << 24), default "1024",
             also ["max_seq_length", "sequence_len", "cutoff_len"];

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use plimsoll_data::Classes;
+
 use super::nearest::nearest;
 use super::node::{Node, Tree};
 use super::schema::joined;
@@ -26,6 +28,8 @@ pub enum Kind {
     Word(&'static [&'static str]),
     /// One text or a list of them.
     Texts,
+    /// How many classes there are, or their names.
+    Classes,
     /// One path, a list of them, or a list of paths with weights.
     Sources,
     Budget,
@@ -97,6 +101,7 @@ pub enum Value {
     None,
     Numbers(Vec<f64>),
     Texts(Vec<String>),
+    Classes(Classes),
     Sources(Vec<SourceEntry>),
     Budget(Budget),
     HostBudget(HostBudget),
@@ -128,6 +133,7 @@ impl Kind {
                 }
             }
             Self::Texts => "a string or a list of strings".to_owned(),
+            Self::Classes => "the number of classes or a list of their names".to_owned(),
             Self::Sources => sources::ALLOWED.to_owned(),
             Self::Budget | Self::HostBudget => "a size, a percentage or `auto`".to_owned(),
             Self::Span => "a fraction of the run (below 1) or a whole number of steps".to_owned(),
@@ -185,6 +191,13 @@ impl Kind {
                 Value::Texts(items.iter().map(text).collect::<Option<_>>()?)
             }
             (Self::Texts, _) => Value::Texts(vec![text(node)?]),
+            (Self::Classes, Tree::Number { integer, .. }) => {
+                let count = u32::try_from((*integer)?).ok()?;
+                Value::Classes(Classes::Count((1..=CLASSES_MAX).contains(&count).then_some(count)?))
+            }
+            (Self::Classes, Tree::List(items)) if (1..=CLASSES_MAX as usize).contains(&items.len()) => {
+                Value::Classes(Classes::named(items.iter().map(text).collect::<Option<Vec<_>>>()?))
+            }
             (Self::Span, Tree::Number { value, integer, .. }) => Value::Span(match integer {
                 Some(steps) => Span::Steps(u64::try_from(*steps).ok()?),
                 None => Span::Fraction(Range::BELOW_ONE.contains(*value).then_some(*value)?),
@@ -193,6 +206,9 @@ impl Kind {
         })
     }
 }
+
+/// A head has a row for each.
+const CLASSES_MAX: u32 = 1 << 20;
 
 /// Counts fit everywhere they go, so that products of a few of them can be checked in 128 bits.
 const MAX_COUNT: u64 = i64::MAX as u64;
@@ -277,6 +293,19 @@ from_value! {
     Budget => Budget,
     HostBudget => HostBudget,
     Span => Span,
+}
+
+impl FromValue for Classes {
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Classes(classes) => Some(classes),
+            _ => None,
+        }
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::Any)
+    }
 }
 
 impl FromValue for PathBuf {

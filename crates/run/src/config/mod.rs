@@ -51,6 +51,5 @@ pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
 pub use words::{
-    BaseFormat, DataFormat, DataMode, Goal, Init, Mode, OptimizerName, Overlong, Precision, ScheduleName, StateStorage,
-    Task,
+    BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, ScheduleName, StateStorage,
 };

@@ -2,16 +2,16 @@
 
 use super::kind::Range;
 use super::reader::Reader;
-use super::schema::{count, number, numbers, span, word};
+use super::schema::{OPTIMIZER_NAMES, count, number, numbers, span, word, word_of};
 use super::section::section;
 use super::size::Span;
-use super::words::{OptimizerName, ScheduleName, StateStorage};
+use super::words::{ScheduleName, StateStorage};
 use crate::failure::Failure;
 
 section! {
     pub struct OptimizerConfig {
         /// The update rule.
-        name: OptimizerName = word::<OptimizerName>(), default "adamw", also ["type"];
+        name: String = word_of(&OPTIMIZER_NAMES), default "adamw", also ["type"];
         /// The highest learning rate.
         lr: f64 = number(Range::ABOVE_ZERO), default "2e-5", also ["learning_rate"];
         /// Decoupled weight decay.
@@ -57,14 +57,14 @@ pub enum Length {
 
 impl OptimizerConfig {
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
-        match (self.name, section.node("momentum")) {
-            (OptimizerName::AdamW, Some(node)) => Err(Failure::config_at(
+        match (self.name.as_str(), section.node("momentum")) {
+            ("sgd", _) | (_, None) => Ok(self),
+            (_, Some(node)) => Err(Failure::config_at(
                 "optimizer.momentum",
                 &node.origin,
                 format!("`optimizer.momentum` applies to `sgd`, but the optimizer is `{}`", self.name),
             )
             .hint("use the first of `optimizer.betas` instead")),
-            _ => Ok(self),
         }
     }
 }

@@ -10,11 +10,11 @@ use super::model::{ModelKeys, ModelSource};
 use super::optimizer::{OptimizerConfig, ScheduleConfig};
 use super::reader::Reader;
 use super::schema::{
-    budget, count, either, from_zero, host_budget, number_or_none, section, text, up_to, word, word_of,
+    TASK_NAMES, budget, count, either, from_zero, host_budget, number_or_none, section, text, up_to, word, word_of,
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
-use super::words::{BaseFormat, Goal, Init, Mode, Precision, Task};
+use super::words::{BaseFormat, Goal, Init, Mode, Precision};
 use crate::failure::Failure;
 
 section! {
@@ -25,7 +25,7 @@ section! {
         /// Where the initial weights come from; `auto` is random for a shape, else the model's files.
         init: Init = word::<Init>(), default "auto";
         /// What is trained for.
-        task: Task = word::<Task>(), default "sft";
+        task: String = word_of(&TASK_NAMES), default "sft";
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
         method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full";
         /// How frozen weights are stored; `auto` is the precision of the run.

@@ -2,6 +2,9 @@
 //!
 //! The entries come from [`section!`](super::section), which also makes the typed structs.
 
+use plimsoll_graph::OPTIMIZERS;
+use plimsoll_train::TASKS;
+
 use super::kind::{Kind, Range};
 use super::run::RunConfig;
 use super::section::Keys;
@@ -168,8 +171,28 @@ pub const fn word<T: Words>() -> Form {
     Form::Leaf(Kind::Word(T::WORDS))
 }
 
+/// The names of a registry.
+macro_rules! names_of {
+    ($registry:expr) => {{
+        let mut names = [""; $registry.len()];
+        let mut index = 0;
+        while index < names.len() {
+            names[index] = $registry[index].0;
+            index += 1;
+        }
+        names
+    }};
+}
+
+pub const TASK_NAMES: [&str; TASKS.len()] = names_of!(TASKS);
+pub const OPTIMIZER_NAMES: [&str; OPTIMIZERS.len()] = names_of!(OPTIMIZERS);
+
 pub const fn word_of(words: &'static [&'static str]) -> Form {
     Form::Leaf(Kind::Word(words))
+}
+
+pub const fn classes() -> Form {
+    Form::Leaf(Kind::Classes)
 }
 
 pub const fn sources() -> Form {

@@ -43,14 +43,6 @@ macro_rules! words {
     };
 }
 
-words!(Task {
-    Pretrain = "pretrain",
-    Sft = "sft",
-    Reward = "reward",
-    Seq2seq = "seq2seq",
-    Ranking = "ranking",
-});
-
 words!(
     /// Where the first weights come from. `Auto`: random for a model given by shape, else its files.
     Init { Auto = "auto", Pretrained = "pretrained", Random = "random" }
@@ -102,8 +94,6 @@ words!(
 );
 
 words!(Goal { Fastest = "fastest", Lowest = "lowest" });
-
-words!(OptimizerName { AdamW = "adamw", Sgd = "sgd", Adafactor = "adafactor", Muon = "muon" });
 
 words!(ScheduleName {
     Constant = "constant",

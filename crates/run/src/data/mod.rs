@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Amount, BadRows, Capacity, DataError, Dataset, Encoder, Format, HoldOut, Mode, Options, OverLong, Row, Shape, Task,
-    Tokenizer, quickstart,
+    Amount, BadRows, Capacity, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong, Row, RowFormat,
+    StorageMode, Tokenizer, quickstart,
 };
-use plimsoll_train::{Model, data_bytes};
+use plimsoll_train::{Model, Task, data_bytes};
 
-use crate::config::{self, DataFormat, Overlong, Resolved, SourceEntry};
+use crate::config::{DataFormat, Overlong, Resolved, SourceEntry};
 use crate::diagnostics::{data_sources, data_template};
 use crate::failure::Failure;
 use crate::note::DetectedFormat;
@@ -68,39 +68,43 @@ impl RunData {
     }
 }
 
-pub fn open(context: &Context<'_>, model: &Model, observer: &mut dyn Observer) -> Result<RunData, Failure> {
+pub fn open(
+    context: &Context<'_>,
+    model: &Model,
+    task: &dyn Task,
+    observer: &mut dyn Observer) -> Result<RunData, Failure> {
     let resolved = context.resolved;
     let data = &resolved.run.data;
     if data.train.is_empty() {
         return Err(Failure::config("`data.train` is missing")
             .hint("set it to the file or files to train on, as in data: {train: train.jsonl}"));
     }
-    let options = options(resolved);
+    let options = options(resolved, task.content());
     if matches!(data.train.as_slice(), [SourceEntry { path, .. }] if path == BUILT_IN) {
         return built_in(resolved, &options);
     }
     let folder = tokenizer_folder(resolved, model)?;
     let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
     let hold = |held| data.eval_split.map(|share| HoldOut { every: (1.0 / share).round().max(2.0) as u64, held });
-    let sources = storage::sources(&data.train)?;
-    let formats = report::formats(&sources, &options)?;
+    let wrong_source = |error| data_sources(error, resolved);
+    let sources = storage::sources(&data.train, &options).map_err(wrong_source)?;
+    let formats = report::formats(&sources);
+    let held = data.eval_split.map(|_| sources.held_out());
     let store = storage::Store { context, tokenizer: &tokenizer };
-    let train_options = Options { hold_out: hold(false), ..options };
-    let (train, stored) =
-        store.open(sources, &train_options, true, observer).map_err(|error| data_sources(error, resolved))?;
-    let eval = match (data.eval_split, data.eval.is_empty()) {
-        (Some(_), _) => {
-            let sources = storage::without_weights(storage::sources(&data.train)?);
-            held_out(store.open(sources, &Options { hold_out: hold(true), ..options }, false, observer))?
+    let of_training = Options { hold_out: hold(false), ..options.clone() };
+    let (train, stored) = store.open(sources, &of_training, true, observer).map_err(wrong_source)?;
+    let eval = match (held, data.eval.is_empty()) {
+        (Some(sources), _) => {
+            held_out(store.open(sources, &Options { hold_out: hold(true), ..options.clone() }, false, observer))?
         }
         (None, false) => {
             let entries: Vec<SourceEntry> =
                 data.eval.iter().map(|path| SourceEntry { path: path.clone(), weight: None }).collect();
-            Some(store.open(storage::sources(&entries)?, &options, false, observer)?.0)
+            Some(store.open(storage::sources(&entries, &options)?, &options, false, observer)?.0)
         }
         (None, true) => None,
     };
-    let tokenizer_files = exported_files(tokenizer_files(&folder)?, &tokenizer, train.summary().shape, resolved)?;
+    let tokenizer_files = exported_files(tokenizer_files(&folder)?, &tokenizer, train.summary().format, &options, resolved)?;
     Ok(RunData { tokenizer, tokenizer_files, train, eval, stored, formats })
 }
 
@@ -126,21 +130,17 @@ fn held_out(opened: Result<(Dataset, Stored), DataError>) -> Result<Option<Datas
     }
 }
 
-fn options(resolved: &Resolved) -> Options {
+fn options(resolved: &Resolved, content: Content) -> Options {
     let run = &resolved.run;
-    let task = match run.task {
-        config::Task::Pretrain => Task::Pretrain,
-        config::Task::Reward => Task::Reward,
-        _ => Task::Sft,
-    };
-    let mut options = Options::new(task, run.data.max_length as usize);
+    let mut options = Options::new(content, run.data.max_length as usize);
+    options.classes = run.data.classes.clone();
     options.format = match run.data.format {
         DataFormat::Auto => Format::Auto,
-        DataFormat::Text => Format::As(Shape::Text),
-        DataFormat::PromptResponse => Format::As(Shape::PromptResponse),
-        DataFormat::Messages => Format::As(Shape::Messages),
-        DataFormat::Conversations => Format::As(Shape::Conversations),
-        DataFormat::Pairs => Format::As(Shape::Pairs),
+        DataFormat::Text => Format::As(RowFormat::Text),
+        DataFormat::PromptResponse => Format::As(RowFormat::PromptResponse),
+        DataFormat::Messages => Format::As(RowFormat::Messages),
+        DataFormat::Conversations => Format::As(RowFormat::Conversations),
+        DataFormat::Pairs => Format::As(RowFormat::Pairs),
     };
     options.over_long = match run.data.overlong {
         Overlong::Error => OverLong::Error,
@@ -162,13 +162,14 @@ fn built_in(resolved: &Resolved, options: &Options) -> Result<RunData, Failure> 
     let tokenizer = Arc::new(with_template(quickstart::tokenizer()?, resolved)?);
     let dataset = |rows: Vec<Row>| Dataset::from_rows(rows.into_iter().map(Ok), BUILT_IN, &tokenizer, options);
     let rows = quickstart::train_rows(resolved.run.seed);
-    let shape = rows.first().map(|row| options.format.resolve(row).map(|shape| shape.explain(row))).transpose()?;
+    let format = |row| options.content.row_format(options.format, row).map(|format| format.explain(row));
+    let format = rows.first().map(format).transpose()?;
     let train = dataset(rows)?;
     let eval = dataset(quickstart::eval_rows(resolved.run.seed))?;
     let files = quickstart::tokenizer_files().map(|(name, text)| (name.to_owned(), text.into_bytes()));
-    let tokenizer_files = exported_files(files.to_vec(), &tokenizer, train.summary().shape, resolved)?;
-    let stored = Stored { mode: Mode::Memory, folder: None, reason: "the dataset is built in".to_owned() };
-    let formats = shape.into_iter().map(|format| DetectedFormat { source: BUILT_IN.to_owned(), format }).collect();
+    let tokenizer_files = exported_files(files.to_vec(), &tokenizer, train.summary().format, options, resolved)?;
+    let stored = Stored { mode: StorageMode::Memory, folder: None, reason: "the dataset is built in".to_owned() };
+    let formats = format.into_iter().map(|format| DetectedFormat { source: BUILT_IN.to_owned(), format }).collect();
     Ok(RunData { tokenizer, tokenizer_files, train, eval: Some(eval), stored, formats })
 }
 
@@ -177,15 +178,16 @@ fn built_in(resolved: &Resolved, options: &Options) -> Result<RunData, Failure> 
 fn exported_files(
     mut files: Vec<(String, Vec<u8>)>,
     tokenizer: &Tokenizer,
-    shape: Shape,
+    format: RowFormat,
+    options: &Options,
     resolved: &Resolved,
 ) -> Result<Vec<(String, Vec<u8>)>, DataError> {
     let own = resolved.run.data.template == AUTO && tokenizer.chat_template().is_some();
     // A reward model's pairs may be plain texts, and it takes no prompts.
-    if own || shape == Shape::Pairs {
+    if own || format == RowFormat::Pairs {
         return Ok(files);
     }
-    if let Some(template) = Encoder::new(tokenizer, shape)?.template() {
+    if let Some(template) = Encoder::new(tokenizer, format, options)?.template() {
         files.retain(|(name, _)| name != TEMPLATE_FILE);
         files.push((TEMPLATE_FILE.to_owned(), template.source().as_bytes().to_vec()));
     }

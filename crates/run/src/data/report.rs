@@ -1,13 +1,10 @@
 //! What a run reports about its data: the format of the rows, what became of them, and whether training waited.
 
-use plimsoll_data::{DataError, Dataset, Mode, Options, Row, Summary, Weighted, shape_of};
+use plimsoll_data::{Dataset, Sources, StorageMode, Summary};
 use plimsoll_train::Outcome;
 
 use super::RunData;
 use crate::note::{DetectedFormat, Note};
-
-/// Rows looked at for one that shows the columns.
-const ROWS_TO_SHOW: usize = 16;
 
 /// Waiting for data is reported above this fraction of the time,
 const WAIT_FRACTION_MAX: f64 = 0.05;
@@ -15,16 +12,9 @@ const WAIT_FRACTION_MAX: f64 = 0.05;
 const WAIT_SECONDS_MAX: f64 = 1.0;
 
 /// What the rows of each source are, and in which columns.
-pub fn formats(sources: &[Weighted], options: &Options) -> Result<Vec<DetectedFormat>, DataError> {
-    let mut formats = Vec::new();
-    for source in sources.iter().map(|weighted| &weighted.source) {
-        let shape = shape_of(source, options)?;
-        let usable = |row: &Row| shape.read(row).is_ok();
-        let row = source.all().take(ROWS_TO_SHOW).flatten().find(usable);
-        let format = row.map_or(shape.name().to_owned(), |row| shape.explain(&row));
-        formats.push(DetectedFormat { source: source.name(), format });
-    }
-    Ok(formats)
+pub fn formats(sources: &Sources) -> Vec<DetectedFormat> {
+    let formats = sources.formats();
+    formats.map(|(source, _, columns)| DetectedFormat { source, format: columns.to_owned() }).collect()
 }
 
 impl RunData {
@@ -53,14 +43,14 @@ impl RunData {
 }
 
 /// `seconds` is what the updates took.
-fn waiting(mode: Mode, fraction: f64, seconds: f64) -> Option<String> {
+fn waiting(mode: StorageMode, fraction: f64, seconds: f64) -> Option<String> {
     if fraction <= WAIT_FRACTION_MAX || fraction * seconds < WAIT_SECONDS_MAX {
         return None;
     }
     let hint = match mode {
-        Mode::Streamed => "tokenise once with data.mode: cached, or use more threads with data.workers",
-        Mode::Cached => "put data.cache on a faster disk, or use data.mode: memory",
-        Mode::Memory => "leave a core to the thread that fills micro-batches, or use larger micro-batches",
+        StorageMode::Streamed => "tokenise once with data.mode: cached, or use more threads with data.workers",
+        StorageMode::Cached => "put data.cache on a faster disk, or use data.mode: memory",
+        StorageMode::Memory => "leave a core to the thread that fills micro-batches, or use larger micro-batches",
     };
     Some(format!("training waited for data {:.0} % of the time\nhint: {hint}", 100.0 * fraction))
 }
@@ -69,7 +59,7 @@ fn counted(name: &str, data: &Dataset) -> String {
     let summary = data.summary();
     let (Some(sequences), Some(tokens), Some(with_loss)) = (data.sequences(), data.total_tokens(), data.loss_tokens())
     else {
-        return format!("{name}: a stream of {} rows, not counted", summary.shape.name());
+        return format!("{name}: a stream of {} rows, not counted", summary.format.name());
     };
     let with_loss = if data.group() > 1 { String::new() } else { format!(", {with_loss} with loss") };
     let first: String = summary.bad_first.iter().map(|line| format!("\n  {line}")).collect();
@@ -96,10 +86,10 @@ mod tests {
 
     #[test]
     fn waiting_is_reported_with_a_hint() {
-        let text = waiting(Mode::Streamed, 0.25, 100.0).expect("a quarter of the time");
+        let text = waiting(StorageMode::Streamed, 0.25, 100.0).expect("a quarter of the time");
         assert!(text.contains("25 %") && text.contains("data.mode: cached") && text.contains("data.workers"), "{text}");
-        assert!(waiting(Mode::Cached, 0.06, 100.0).expect("too long").contains("data.cache"));
-        assert_eq!(waiting(Mode::Streamed, 0.05, 1e6), None);
-        assert_eq!(waiting(Mode::Streamed, 0.5, 1.0), None, "half a second is not reported");
+        assert!(waiting(StorageMode::Cached, 0.06, 100.0).expect("too long").contains("data.cache"));
+        assert_eq!(waiting(StorageMode::Streamed, 0.05, 1e6), None);
+        assert_eq!(waiting(StorageMode::Streamed, 0.5, 1.0), None, "half a second is not reported");
     }
 }

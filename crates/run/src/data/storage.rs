@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::{
-    DataError, Dataset, Limits, Mode, Options, Progress, Source, Swept, Tokenizer, Weighted, choose, sweep_cache,
+    DataError, Dataset, Limits, Options, Progress, Source, Sources, StorageMode, Swept, Tokenizer, Weighted, choose, sweep_cache,
 };
 
 use super::Context;
@@ -26,7 +26,7 @@ pub struct Store<'a> {
 /// How a dataset is stored, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    pub mode: Mode,
+    pub mode: StorageMode,
     /// Of a cache.
     pub folder: Option<PathBuf>,
     pub reason: String,
@@ -43,25 +43,20 @@ impl fmt::Display for Stored {
 }
 
 /// Without weights the entries are one source, so that each file counts once.
-pub fn sources(entries: &[SourceEntry]) -> Result<Vec<Weighted>, DataError> {
+pub fn sources(entries: &[SourceEntry], options: &Options) -> Result<Sources, DataError> {
     if entries.iter().all(|entry| entry.weight.is_none()) {
         let paths: Vec<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
-        return Ok(vec![Weighted::alone(Source::open(&paths)?)]);
+        return Sources::open(vec![Weighted::alone(Source::open(&paths)?)], options);
     }
     let weighted = |entry: &SourceEntry| Ok(Weighted { source: Source::open(&[&entry.path])?, weight: entry.weight });
-    entries.iter().map(weighted).collect()
-}
-
-/// The same sources for a pass over all rows. They stay apart, so that the rows held out are those training leaves out.
-pub fn without_weights(sources: Vec<Weighted>) -> Vec<Weighted> {
-    sources.into_iter().map(|weighted| Weighted::alone(weighted.source)).collect()
+    Sources::open(entries.iter().map(weighted).collect::<Result<_, DataError>>()?, options)
 }
 
 impl Store<'_> {
     /// `counted`: whether the run's length may depend on how many groups there are.
     pub fn open(
         &self,
-        sources: Vec<Weighted>,
+        sources: Sources,
         options: &Options,
         counted: bool,
         observer: &mut dyn Observer,
@@ -75,16 +70,16 @@ impl Store<'_> {
                 let (sources, choice) = choose(sources, self.tokenizer, options, &limits)?;
                 (sources, choice.mode, choice.why)
             }
-            DataMode::Memory => (sources, Mode::Memory, given),
-            DataMode::Cached => (sources, Mode::Cached, given),
-            DataMode::Streaming => (sources, Mode::Streamed, given),
+            DataMode::Memory => (sources, StorageMode::Memory, given),
+            DataMode::Cached => (sources, StorageMode::Cached, given),
+            DataMode::Streaming => (sources, StorageMode::Streamed, given),
         };
         observer.observe(Event::DatasetStarted);
         let mut tick = |progress: &Progress| observer.observe(Event::Tokenising(*progress));
         let dataset = match mode {
-            Mode::Memory => Dataset::in_memory(sources, self.tokenizer, options, &mut tick)?,
-            Mode::Cached => Dataset::cached(sources, self.tokenizer, options, &folder, &mut tick)?,
-            Mode::Streamed => {
+            StorageMode::Memory => Dataset::in_memory(sources, self.tokenizer, options, &mut tick)?,
+            StorageMode::Cached => Dataset::cached(sources, self.tokenizer, options, &folder, &mut tick)?,
+            StorageMode::Streamed => {
                 let buffer = match run.data.buffer {
                     // The order depends on it, so it must not depend on how much memory happens to be available.
                     Budget::Auto => STREAM_BUFFER_BYTES,
@@ -97,10 +92,10 @@ impl Store<'_> {
             }
         };
         observer.observe(Event::DatasetFinished);
-        if mode == Mode::Cached {
+        if mode == StorageMode::Cached {
             sweep(&folder, observer);
         }
-        let folder = (mode == Mode::Cached).then_some(folder);
+        let folder = (mode == StorageMode::Cached).then_some(folder);
         Ok((dataset, Stored { mode, folder, reason }))
     }
 
