@@ -98,6 +98,15 @@ pub struct PlanArgs {
     /// The run file; the built-in quickstart if omitted
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
+    /// Draw the plan, addresses over time, as a page that works offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Draw the plan for a document
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Draw another plan beside it: that of another run file, or of the same one with the goal `fastest` or `lowest`
+    #[arg(long, value_name = "RUN.yaml|GOAL", requires = "html")]
+    pub beside: Option<PathBuf>,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -159,7 +168,7 @@ pub struct OutputArgs {
 }
 
 /// What `train`, `plan` and `bench` share. Flags that mirror a key are checked as that key is.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
     /// Device: cpu, cuda:0 or, for `plan`, the name of a GPU [default: the first usable GPU, else the CPU]
     #[arg(long, value_name = "DEVICE")]

@@ -4,7 +4,7 @@ use plimsoll_graph::{Graph, OpRule, Phase, Program, Role};
 
 use crate::lifetimes::{Content, Lifetimes, aligned, lifetimes};
 use crate::search::with_drops;
-use crate::{Categories, Chosen, DeviceProfile, Lane, Plan, Schedule, step_cost};
+use crate::{Categories, Chosen, DeviceProfile, Lane, Schedule, step_cost};
 
 /// Addresses over time, for every schedule of a plan.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use plimsoll_data::Amount;
-use plimsoll_plan::{DeviceProfile, Fixed, Report};
+use plimsoll_plan::{DeviceProfile, Fixed, Picture, Report};
 use plimsoll_train::{
     BenchReport, DataMemory, Event, Fit, LearningRate, OperatorTime, Outcome, Prepared, RunFolder, Session, TrainError,
     bench, fit, peak_resident_bytes, plan_only, profile,
@@ -38,6 +38,7 @@ pub struct Options<'a> {
 /// A plan, with nothing allocated.
 pub struct PlannedRun {
     pub report: Report,
+    pub picture: Picture,
     pub notes: Vec<Note>,
 }
 
@@ -45,6 +46,8 @@ pub struct PlannedRun {
 pub struct PreparedRun {
     pub session: Session,
     pub report: Report,
+    /// What lies where; for whoever draws it, who should take it: it is memory that training has no use for.
+    pub picture: Option<Picture>,
     pub data: RunData,
     pub notes: Vec<Note>,
     /// Updates of the whole run.
@@ -87,7 +90,7 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
         .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
     notes.extend(capacity.note);
-    Ok(PlannedRun { report: chosen.report, notes })
+    Ok(PlannedRun { picture: chosen.picture(&profile), report: chosen.report, notes })
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
@@ -109,7 +112,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let amount = spec.amount();
     let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
-    let Prepared { session, report } =
+    let Prepared { session, report, picture } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
             .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
     notes.extend(capacity.note);
@@ -121,6 +124,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     Ok(PreparedRun {
         session,
         report,
+        picture: Some(picture),
         data,
         notes,
         updates,

@@ -101,7 +101,7 @@ pub(crate) fn remove_folder(folder: &Path) -> Result<(), TrainError> {
 }
 
 /// Writes a file beside its final place and moves it there once it is complete and on disk.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);

@@ -19,7 +19,7 @@ mod weights;
 pub use bench::{BenchReport, OperatorTime, bench, profile};
 pub use error::TrainError;
 pub use event::{EvalEvent, Event, StepEvent};
-pub use export::export;
+pub use export::{export, write_whole};
 pub use fit::{Fit, Outcome, data_bytes, fit};
 pub use folder::RunFolder;
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};

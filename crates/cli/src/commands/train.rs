@@ -6,6 +6,9 @@ use plimsoll_run::{Failure, Measured, PreparedRun, Sample, count_exact, duration
 use plimsoll_train::{Event, Outcome, StepEvent};
 use serde_json::json;
 
+use plimsoll_observe::picture::{PlanPicture, html};
+
+use super::plan::draw;
 use super::print_origins;
 use crate::args::TrainArgs;
 use crate::observer::Preparing;
@@ -22,6 +25,13 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let mut prepared = prepare(&resolved, args.common.options(file), &mut Preparing::new(printer))?;
     let stop = interrupt::listen();
     let mut folder = prepared.create_folder()?;
+    if let Some(picture) = prepared.picture.take() {
+        let name = folder.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        draw(
+            &folder.path().join("plan.html"),
+            &html(&[PlanPicture { name: &name, report: &prepared.report, picture: &picture }]),
+        )?;
+    }
     let mut log = printer.steps(prepared.updates, folder.open_log()?);
     prepared.notes.iter().for_each(|note| log.note(&note.to_string()));
     log.example(&prepared.data.first_example()?);

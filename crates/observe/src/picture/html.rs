@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::COLOURS;
 use super::scene::PlanPicture;
 use super::text::{ENGLISH, Text};
-use super::COLOURS;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");

@@ -37,11 +37,8 @@ impl PlanPicture<'_> {
 
     /// All lines of the memory table, in order.
     fn categories(&self) -> Vec<(&'static str, u64)> {
-        let rows = if self.on_gpu() {
-            self.report.gpu.categories.rows().to_vec()
-        } else {
-            self.report.host.categories.rows()
-        };
+        let rows =
+            if self.on_gpu() { self.report.gpu.categories.rows().to_vec() } else { self.report.host.categories.rows() };
         rows.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
 

@@ -88,12 +88,7 @@ pub const ENGLISH: Text = Text {
     total: "Total",
     difference: "Difference",
     search: "Filter by name",
-    phases: [
-        ("forward", "forward"),
-        ("recompute", "recompute"),
-        ("backward", "backward"),
-        ("update", "update"),
-    ],
+    phases: [("forward", "forward"), ("recompute", "recompute"), ("backward", "backward"), ("update", "update")],
     schedules: [
         ("micro-step", "micro-step"),
         ("update", "update"),
