@@ -1,5 +1,5 @@
-// grad [rank, cols] += α·low-rank [rows, rank]ᵀ·drop(wide [rows, cols]), where the rank is small: the wide matrix is read once
-// and nothing else counts.
+// grad [rank, cols] += α·low-rank [rows, rank]ᵀ·drop(wide [rows, cols]), where the rank is small: the wide matrix is read
+// once and nothing else counts.
 //
 // A block has some columns, a run of them to each warp, and walks down its rows, 16 at a time. A lane drops what it copied
 // itself. Blocks leave their sums behind, and `gradient_sums` adds them up in their order.

@@ -235,7 +235,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         };
         if let Some(tokens) = self.request.pins.micro_batch_tokens {
             if tokens < group * max_length {
-                let what = if group == 1 { "one sequence" } else { "a pair of sequences" };
+                let what = if group == 1 { "one sequence".to_owned() } else { format!("a group of {group} sequences") };
                 let needed = group * max_length;
                 let reason = format!(
                     "`plan.micro_batch_tokens` is {tokens}, but {what} may have {needed} tokens (data.max_length)"

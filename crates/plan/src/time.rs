@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::{Class, Cost, Graph, Io, Node, Op, OpRule, Product, Role, Value, Work};
+use plimsoll_graph::{Class, Cost, Graph, Io, Op, OpRule, Product, Role, Value, Work};
 
 use crate::{Backing, Buffer, DeviceProfile, Step};
 
@@ -33,15 +33,12 @@ impl Estimate {
 pub fn estimate(graph: &Graph, device: &DeviceProfile) -> Estimate {
     let mut total = Estimate::default();
     for node in &graph.nodes {
-        let (limit, seconds) = node_seconds(graph, node, device);
-        total.seconds += seconds;
-        *total.by_limit.entry(limit).or_default() += seconds;
+        for (limit, seconds) in operator_seconds(&node.op, &graph.io(node), device) {
+            total.seconds += seconds;
+            *total.by_limit.entry(limit).or_default() += seconds;
+        }
     }
     total
-}
-
-fn node_seconds(graph: &Graph, node: &Node, device: &DeviceProfile) -> (&'static str, f64) {
-    operator_seconds(&node.op, &graph.io(node), device)
 }
 
 /// Work of a scheduled step with a full micro-batch, and the seconds it should take.
@@ -59,21 +56,15 @@ pub fn step_cost(step: &Step, device: &DeviceProfile) -> (Cost, f64) {
     let (inputs, outputs): (Vec<Value>, Vec<Value>) =
         (step.inputs.iter().map(value).collect(), step.outputs.iter().map(value).collect());
     let io = Io { inputs: inputs.iter().collect(), outputs: outputs.iter().collect() };
-    let (_, seconds) = operator_seconds(&step.op, &io, device);
+    let seconds = operator_seconds(&step.op, &io, device).iter().map(|(_, seconds)| seconds).sum();
     (step.op.cost(&io), seconds)
 }
 
-/// The parts of an operator one behind another, and the limit of the longest.
-fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> (&'static str, f64) {
-    let parts = op.work(io).into_iter().map(|work| work_seconds(&work, op.name(), device));
-    let (mut limit, mut longest, mut total) = ("memory", 0.0, 0.0);
-    for (part_limit, seconds) in parts {
-        if seconds > longest {
-            (limit, longest) = (part_limit, seconds);
-        }
-        total += seconds;
-    }
-    (limit, total + launch_seconds(op, device))
+/// The parts of an operator, one behind another, each with what limits it.
+fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> Vec<(&'static str, f64)> {
+    let mut parts: Vec<_> = op.work(io).iter().map(|work| work_seconds(work, op.name(), device)).collect();
+    parts.push(("launch", launch_seconds(op, device)));
+    parts
 }
 
 /// Updates of many tensors share a launch on a GPU.
@@ -159,14 +150,15 @@ mod tests {
         }
     }
 
-    /// Seconds of an operator on inputs of these shapes, without the launch.
+    /// Seconds of an operator on inputs of these shapes without the launch, and what limits its longest part.
     fn seconds(op: impl Into<Op>, inputs: &[Value]) -> (&'static str, f64) {
         let op = op.into();
         let inputs: Vec<&Value> = inputs.iter().collect();
         let outputs = op.outputs(&inputs).expect("shapes agree");
         let io = Io { inputs, outputs: outputs.iter().collect() };
-        let (limit, seconds) = operator_seconds(&op, &io, &device());
-        (limit, seconds - LAUNCH_S)
+        let parts = operator_seconds(&op, &io, &device());
+        let longest = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("at least the launch");
+        (longest.0, parts.iter().map(|(_, seconds)| seconds).sum::<f64>() - LAUNCH_S)
     }
 
     #[track_caller]

@@ -223,7 +223,7 @@ fn with_everything_dropped_only_the_layers_inputs_are_kept() {
         }
         let outside = kept_at_loss(&dropped).into_iter().filter(|&v| dropped.value(v).layer.is_none());
         let outside: BTreeSet<&str> = outside.map(|v| &*dropped.value(v).name).collect();
-        assert!(outside.is_subset(&["final_input", "final_rstd", "d_hidden"].into()), "{name}: {outside:?}");
+        assert!(outside.is_subset(&["final_input", "final_norm.rstd", "d_hidden"].into()), "{name}: {outside:?}");
     }
 }
 

@@ -135,8 +135,8 @@ fn pins_that_cannot_be_honoured_are_refused_with_their_name() {
     check(tokens(255), &["plan.micro_batch_tokens", "255", "256", "data.max_length"]);
     check(tokens(0), &["plan.micro_batch_tokens"]);
     let classes = |c| Pins { recompute: recompute(&[c]), ..Pins::default() };
-    check(classes(("gate_down", 1)), &["plan.recompute.gate_down", "gate_up", "attn_norm"]);
-    check(classes(("gate_up", 5)), &["plan.recompute.gate_up: 5", "4"]);
+    check(classes(("gate_down", 1)), &["plan.recompute", "gate_down", "gate_up", "attn_norm"]);
+    check(classes(("gate_up", 5)), &["plan.recompute.gate_up", "5", "4"]);
     let chunks = |n| Pins { loss_chunks: Some(n), ..Pins::default() };
     check(chunks(0), &["plan.loss_chunks", "0"]);
     check(chunks(256 * 12 + 1), &["plan.loss_chunks", "3073"]);
@@ -304,9 +304,9 @@ fn pairs_share_a_micro_batch() {
         assert_eq!(pinned(768).expect("fits").report.accumulation, 6);
         assert_eq!(pinned(1025).expect("fits").report.accumulation, 3);
         assert!(
-            matches!(pinned(511), Err(PlanError::Pin { reason: message, .. }) if message.contains("a pair of sequences"))
+            matches!(pinned(511), Err(PlanError::Pin { reason: message, .. }) if message.contains("a group of 2 sequences"))
         );
-        let odd = Ask { sequences: 7, recipe, ..Ask::small("cpu") };
+        let odd = Ask { sequences: 7, head: decoders::head(true), recipe, ..Ask::small("cpu") };
         assert!(matches!(odd.plan(PLENTY, Goal::Fastest), Err(PlanError::Batch(_))));
     }
 }

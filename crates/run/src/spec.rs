@@ -7,9 +7,7 @@ use plimsoll_models::{Lora, ParameterGroup, Recipe, Targets};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
 use plimsoll_train::{Model, ModelOrigin, Spec, Task, TaskLacks, TaskSettings, task_named};
 
-use crate::config::{
-    self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, StateStorage,
-};
+use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, StateStorage};
 use crate::diagnostics::explained;
 use crate::failure::Failure;
 
@@ -44,8 +42,10 @@ fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
     let task = match task_named(&run.task, &settings) {
         Some(Ok(task)) => task,
         Some(Err(TaskLacks::Classes)) => {
-            return Err(Failure::config("`data.classes` is missing: how many classes there are decides the model's head")
-                .hint("set it to their number or to a list of their names, as in data: {classes: [no, yes]}"));
+            return Err(Failure::config(
+                "`data.classes` is missing: how many classes there are decides the model's head",
+            )
+            .hint("set it to their number or to a list of their names, as in data: {classes: [no, yes]}"));
         }
         None => return Err(resolved.unsupported("task", &[])),
     };
@@ -105,8 +105,8 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         momentum: run.optimizer.momentum.unwrap_or(0.0),
         state,
     };
-    let optimizer = optimizer_named(&run.optimizer.name, &settings)
-        .ok_or_else(|| resolved.unsupported("optimizer.name", &[]))?;
+    let optimizer =
+        optimizer_named(&run.optimizer.name, &settings).ok_or_else(|| resolved.unsupported("optimizer.name", &[]))?;
     let (lora, freeze) = match &run.method {
         Method::Full { freeze } => (None, freeze.clone()),
         Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
@@ -159,8 +159,8 @@ fn stored_base(resolved: &Resolved, compute: DType) -> Result<(), Failure> {
     Err(resolved.unsupported("base", &["auto", word]))
 }
 
-/// Sequences of one update, in whole groups where they come in groups. Of a batch in tokens, as many as fit into it if all are of
-/// the greatest length.
+/// Sequences of one update, in whole groups where they come in groups. Of a batch in tokens, as many as fit into it if
+/// all are of the greatest length.
 fn sequences(resolved: &Resolved, task: &dyn Task) -> Result<usize, Failure> {
     let group = task.group() as u64;
     let max_length = resolved.run.data.max_length;

@@ -182,11 +182,11 @@ impl Surroundings<'_> {
         Err(PlanError::DoesNotFit { memory: "host", budget_bytes, needed_bytes, largest, alternatives }.into())
     }
 
-    /// The true figures of what no plan controls, once everything has run or will take no more.
+    /// The true figures of what no plan controls, once the arena is taken and everything has run or will take no more.
     fn restate(&self, report: &mut Report, batch: BatchShape, used: Option<u64>) {
         let arena = self.arena_on_host(report);
         let mut fixed = self.measured(batch, 0, HEADROOM_BYTES);
-        // On a GPU, staging memory is resident by now and has its own line.
+        // Arena and staging memory are resident by now and have their own lines.
         fixed.host_process_bytes = fixed.host_process_bytes.saturating_sub(arena + self.device.staging_bytes);
         // Reading data, planning and compiling may have needed more for a moment than the run ever will.
         let others = arena + fixed.host_data_bytes + self.device.staging_bytes;
@@ -218,11 +218,10 @@ pub fn prepare(
         let Chosen { built, plan, mut report, batch, .. } = chosen;
         // Files that lack something are found before memory is taken for them.
         let checkpoint = weights::open(&spec.model, &built.parameters)?;
-        if !backend.loads_lazily() || paranoid {
-            here.restate(&mut report, batch, None);
-        }
         let mut session = Session::new(spec, backend, built, plan, paranoid)?;
-        if session.executor().backend().loads_lazily() && !paranoid {
+        if !session.executor().backend().loads_lazily() || paranoid {
+            here.restate(&mut report, batch, None);
+        } else {
             session.warm_up()?;
             let used = session.executor().backend().used().map_or(0, |used| used.bytes);
             let over = used.saturating_sub(report.gpu.planned_bytes);

@@ -152,7 +152,8 @@ mod tests {
             step_ms: 171.66,
             used_bytes: 410 << 20,
         };
-        let evaluation = EvalLine { step: 12, loss: 7.5, metrics: Metrics::default(), took: Duration::from_millis(1500) };
+        let evaluation =
+            EvalLine { step: 12, loss: 7.5, metrics: Metrics::default(), took: Duration::from_millis(1500) };
         let lines = [head(4, &update.metrics), step(&update, 4), eval(&evaluation, 4)].join("\n");
         assert_eq!(
             lines,

@@ -36,7 +36,7 @@ fn configuration_that_is_not_json() {
 fn unsupported_model_type() {
     check(
         |world| world.write("model/config.json", "{\"model_type\": \"gpt2\"}"),
-        "error: model/config.json: model type `gpt2` is not supported; supported are llama, mistral, qwen2 and qwen3\n",
+        "error: model/config.json: model type `gpt2` is not supported; supported are llama, mistral, qwen2, qwen3, gemma2\n",
     );
 }
 

@@ -77,20 +77,20 @@ fn what_makes_no_sense_is_refused() {
         &world,
         "batch.sequences=5",
         2,
-        "error: --set batch.sequences: `batch.sequences` is 5, but `task: reward` trains on pairs of two sequences\n\
-         hint: set batch.sequences to 6, for 3 pairs\n",
+        "error: --set batch.sequences: `batch.sequences` is 5, but `task: reward` takes sequences in groups of 2\n\
+         hint: set batch.sequences to 6\n",
     );
     refused_set(
         &world,
         "plan.micro_batch_tokens=48",
         2,
-        "error: --set plan.micro_batch_tokens: `plan.micro_batch_tokens` is 48, but a pair of sequences may have 64 tokens (data.max_length)\n",
+        "error: --set plan.micro_batch_tokens: `plan.micro_batch_tokens` is 48, but a group of 2 sequences may have 64 tokens (data.max_length)\n",
     );
     refused_set(
         &world,
         "eval.samples=3",
         2,
-        "error: --set eval.samples: `eval.samples` generates answers, but a reward model produces no text\n\
+        "error: --set eval.samples: `eval.samples` generates answers, but a model for this task produces no text\n\
          hint: remove eval.samples\n",
     );
     refused_set(

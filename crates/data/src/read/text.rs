@@ -1,8 +1,8 @@
 //! Plain text: a row is a paragraph of lines up to the next blank one, in the column `text`.
 //!
 //! A row per line would end a document at every line break of wrapped prose; a row per file would be as large as the
-//! file. A paragraph that does not end is cut behind the line that makes it `PARAGRAPH_BYTES_MAX` long, so that a file without blank
-//! lines is read too.
+//! file. A paragraph that does not end is cut behind the line that makes it `PARAGRAPH_BYTES_MAX` long, so that a file
+//! without blank lines is read too.
 
 use std::path::Path;
 use std::sync::Arc;

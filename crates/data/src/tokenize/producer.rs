@@ -24,8 +24,9 @@ const AHEAD_ROWS: usize = 512;
 /// The same in bytes of text. A larger single row goes alone.
 const AHEAD_BYTES: usize = 1 << 20;
 
-/// What a producer may hold besides what it hands out: two such lots of rows as parsed text and one as tokens with their masks,
-/// the reader's pages, and what each thread needs while it tokenises a row. Measured on Parquet with 20,000 rows a group.
+/// What a producer may hold besides what it hands out: two such lots of rows as parsed text and one as tokens with their
+/// masks, the reader's pages, and what each thread needs while it tokenises a row. Measured on Parquet with 20,000 rows
+/// a group.
 pub(crate) fn producer_bytes(workers: usize) -> u64 {
     (16 * AHEAD_BYTES + workers * (2 << 20)) as u64
 }

@@ -84,8 +84,8 @@ impl Adapters {
     }
 }
 
-/// Whether adapters of this rank are added inside the gated activation: it reads low-rank rows in fours, and larger ranks are
-/// work for matrix products.
+/// Whether adapters of this rank are added inside the gated activation: it reads low-rank rows in fours, and larger ranks
+/// are work for matrix products.
 pub fn added_inside(rank: usize) -> bool {
     rank <= 64 && rank.is_multiple_of(4)
 }

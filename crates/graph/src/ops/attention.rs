@@ -282,7 +282,8 @@ mod tests {
     fn sums_of_sequences_lie_apart() {
         let heads = Heads { query: 2, kv: 1, head_dim: 8 };
         let op = Attention { bias: true, max_keys: 130, ..Attention::causal(heads, 1.0, None, 200) };
-        for lengths in [[(0usize, 5usize), (1, 130), (200, 0)], [(63, 1), (64, 64), (65, 130)], [(200, 130), (1, 1), (128, 129)]]
+        for lengths in
+            [[(0usize, 5usize), (1, 130), (200, 0)], [(63, 1), (64, 64), (65, 130)], [(200, 130), (1, 1), (128, 129)]]
         {
             let (mut q_start, mut k_start) = (0, 0);
             for (sequence, (queries, keys)) in lengths.into_iter().enumerate() {

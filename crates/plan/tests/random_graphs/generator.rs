@@ -7,7 +7,7 @@ use plimsoll_graph::ops::{
 };
 use plimsoll_graph::{
     BackendTraits, BatchShape, Cadence, Class, DType, Extent, Graph, Op, Phase, Program, Role, ScheduleGraph,
-    ScheduleId, Shape, Slot, SlotId, SlotTable, StreamShape, ValueId, differentiate,
+    ScheduleId, Shape, Slot, SlotId, SlotTable, StreamId, StreamShape, ValueId, differentiate,
 };
 use plimsoll_plan::Drops;
 use plimsoll_plan::recompute::droppable;
@@ -103,7 +103,7 @@ impl Sketch {
         self.choose_results(&mut micro_step);
         let update = builder.update(&trained, &grads);
         for (index, &bytes) in self.extra_slots.iter().enumerate() {
-            builder.add(&format!("extra{index}"), &[bytes], DType::U8, Role::Input);
+            builder.add(&format!("extra{index}"), &[bytes], DType::U8, Role::Input, Extent::Fixed);
         }
         let batch = BatchShape::one(StreamShape { tokens: self.tokens, sequences: SEQUENCES, max_length: self.tokens });
         let schedule = |graph, cadence| ScheduleGraph { graph, cadence, recorded: true };
@@ -192,28 +192,28 @@ impl<'s> Builder<'s> {
     fn new(sketch: &'s Sketch) -> Self {
         let mut builder = Self { sketch, slots: SlotTable::default(), parameters: Vec::new() };
         let n = sketch.tokens;
-        for (name, dims, dtype) in [
-            ("tokens", &[n][..], DType::I32),
-            ("targets", &[n], DType::I32),
-            ("positions", &[n], DType::I32),
-            ("row_ids", &[n], DType::I32),
-            ("boundaries", &[SEQUENCES + 1], DType::I32),
-            ("loss_scale", &[1], DType::F32),
-            ("loss", &[1], DType::F64),
-            ("rng_key", &[4], DType::U32),
-            ("rotary", &[n, HEADS.head_dim], DType::F32),
-            ("hyper", &[HYPER_LEN], DType::F32),
-            ("clip", &[2], DType::F32),
+        for (name, dims, dtype, extent) in [
+            ("tokens", &[n][..], DType::I32, Extent::TOKENS),
+            ("targets", &[n], DType::I32, Extent::TOKENS),
+            ("positions", &[n], DType::I32, Extent::TOKENS),
+            ("row_ids", &[n], DType::I32, Extent::TOKENS),
+            ("boundaries", &[SEQUENCES + 1], DType::I32, Extent::Boundaries(StreamId::MAIN)),
+            ("loss_scale", &[1], DType::F32, Extent::Fixed),
+            ("loss", &[1], DType::F64, Extent::Fixed),
+            ("rng_key", &[4], DType::U32, Extent::Fixed),
+            ("rotary", &[n, HEADS.head_dim], DType::F32, Extent::Fixed),
+            ("hyper", &[HYPER_LEN], DType::F32, Extent::Fixed),
+            ("clip", &[2], DType::F32, Extent::Fixed),
         ] {
-            builder.add(name, dims, dtype, Role::Input);
+            builder.add(name, dims, dtype, Role::Input, extent);
         }
         builder
     }
 
-    fn add(&mut self, name: &str, dims: &[usize], dtype: DType, role: Role) -> SlotId {
+    fn add(&mut self, name: &str, dims: &[usize], dtype: DType, role: Role, extent: Extent) -> SlotId {
         let shape = Shape::new(dims);
         self.slots
-            .add(Slot { name: name.to_owned(), shape, storage: dtype.into(), role, extent: Extent::Fixed, layer: None })
+            .add(Slot { name: name.to_owned(), shape, storage: dtype.into(), role, extent, layer: None })
             .expect("small")
     }
 
@@ -224,7 +224,7 @@ impl<'s> Builder<'s> {
     /// The parameter of that name, registered at its first use.
     fn parameter(&mut self, graph: &mut Graph, name: &str, dims: &[usize]) -> ValueId {
         let slot = self.slots.find(name).unwrap_or_else(|| {
-            let slot = self.add(name, dims, self.sketch.dtype, Role::Weight);
+            let slot = self.add(name, dims, self.sketch.dtype, Role::Weight, Extent::Fixed);
             self.parameters.push(slot);
             slot
         });
@@ -386,7 +386,13 @@ impl<'s> Builder<'s> {
             let moments: Vec<ValueId> = moments
                 .iter()
                 .map(|kind| {
-                    let slot = self.add(&format!("{kind}:{name}"), shape.dims(), DType::F32, Role::OptimizerState);
+                    let slot = self.add(
+                        &format!("{kind}:{name}"),
+                        shape.dims(),
+                        DType::F32,
+                        Role::OptimizerState,
+                        Extent::Fixed,
+                    );
                     graph.slot(&self.slots, slot).expect("small")
                 })
                 .collect();

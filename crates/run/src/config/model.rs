@@ -155,6 +155,11 @@ fn to_json(value: Value) -> Json {
         Value::Numbers(values) => json!(values),
         Value::Texts(values) => json!(values),
         // No key of a model's shape holds one of these.
-        Value::None | Value::Classes(_) | Value::Sources(_) | Value::Budget(_) | Value::HostBudget(_) | Value::Span(_) => Json::Null,
+        Value::None
+        | Value::Classes(_)
+        | Value::Sources(_)
+        | Value::Budget(_)
+        | Value::HostBudget(_)
+        | Value::Span(_) => Json::Null,
     }
 }

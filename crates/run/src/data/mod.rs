@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Amount, BadRows, Capacity, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong, Row, RowFormat,
-    StorageMode, Tokenizer, quickstart,
+    Amount, BadRows, Capacity, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong, Row,
+    RowFormat, StorageMode, Tokenizer, quickstart,
 };
 use plimsoll_train::{Model, Task, data_bytes};
 
@@ -72,7 +72,8 @@ pub fn open(
     context: &Context<'_>,
     model: &Model,
     task: &dyn Task,
-    observer: &mut dyn Observer) -> Result<RunData, Failure> {
+    observer: &mut dyn Observer,
+) -> Result<RunData, Failure> {
     let resolved = context.resolved;
     let data = &resolved.run.data;
     if data.train.is_empty() {
@@ -104,7 +105,8 @@ pub fn open(
         }
         (None, true) => None,
     };
-    let tokenizer_files = exported_files(tokenizer_files(&folder)?, &tokenizer, train.summary().format, &options, resolved)?;
+    let tokenizer_files =
+        exported_files(tokenizer_files(&folder)?, &tokenizer, train.summary().format, &options, resolved)?;
     Ok(RunData { tokenizer, tokenizer_files, train, eval, stored, formats })
 }
 

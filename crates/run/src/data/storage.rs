@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::{
-    DataError, Dataset, Limits, Options, Progress, Source, Sources, StorageMode, Swept, Tokenizer, Weighted, choose, sweep_cache,
+    DataError, Dataset, Limits, Options, Progress, Source, Sources, StorageMode, Swept, Tokenizer, Weighted, choose,
+    sweep_cache,
 };
 
 use super::Context;

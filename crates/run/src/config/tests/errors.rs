@@ -54,7 +54,7 @@ fn wrong_types() {
     );
     check(
         "model: tiny\ndata: train.jsonl\n",
-        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, max_length, \
+        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, classes, max_length, \
          overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
     );
     check(

@@ -48,13 +48,11 @@ fn models_by_name_and_by_shape() {
 fn what_later_versions_bring_is_part_of_the_format() {
     for rest in [
         "task: reward",
-        "task: seq2seq",
-        "task: ranking",
+        "task: classification",
         "base: fp8",
         "base: int8",
         "base: nf4",
-        "optimizer: {name: adafactor}",
-        "optimizer: {name: muon, momentum: 0.95}",
+        "optimizer: {name: sgd, momentum: 0.95}",
         "optimizer: {state: bf16}",
         "optimizer: {state: int8}",
     ] {
