@@ -59,7 +59,8 @@ impl Layout {
     fn tightest(&self, root: &Path, path: &str) -> Option<Group> {
         let mount = root.join(self.mount);
         let inside = mount.join(path.trim_start_matches('/'));
-        let mut folders: Vec<PathBuf> = inside.ancestors().take_while(|f| f.starts_with(&mount)).map(Path::to_owned).collect();
+        let mut folders: Vec<PathBuf> =
+            inside.ancestors().take_while(|f| f.starts_with(&mount)).map(Path::to_owned).collect();
         if !folders.contains(&mount) {
             folders.push(mount);
         }
