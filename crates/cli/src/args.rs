@@ -26,6 +26,18 @@ pub enum Command {
     /// Time a few updates on synthetic tokens and compare them with the plan
     #[command(after_help = "Example: plimsoll bench run.yaml --steps 8 --json")]
     Bench(BenchArgs),
+    /// This machine: GPUs, memory, disks, who uses them, what is wrong and what to do
+    #[command(after_help = "Example: plimsoll doctor --seconds 10")]
+    Doctor(DoctorArgs),
+    /// List runs: state, step, loss, memory, time left
+    #[command(after_help = "Example: plimsoll status runs/reward")]
+    Status(StatusArgs),
+    /// Print the log of a run
+    #[command(after_help = "Example: plimsoll logs runs/reward -f")]
+    Logs(LogsArgs),
+    /// Watch a run in the terminal; leaving never stops it
+    #[command(after_help = "Example: plimsoll watch runs/reward")]
+    Watch(WatchArgs),
     /// List the keys of a run file: allowed values, defaults and help
     #[command(after_help = "Example: plimsoll keys optimizer")]
     Keys(KeysArgs),
@@ -142,6 +154,58 @@ pub struct InitArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// For how long to watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = watching_seconds)]
+    pub seconds: f64,
+    /// Write what was seen to a file, to be looked at elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Look at what --record wrote instead of at this machine
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Folders of runs, or folders of such folders [default: runs]
+    #[arg(value_name = "DIR")]
+    pub folders: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The run folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Begin with the last N lines [default: all]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub lines: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// The run folder [default: the run under runs/ that wrote last]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+const WATCHING_SECONDS: std::ops::RangeInclusive<f64> = 0.25..=600.0;
+
+fn watching_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
+    let (least, most) = (WATCHING_SECONDS.start(), WATCHING_SECONDS.end());
+    if WATCHING_SECONDS.contains(&seconds) { Ok(seconds) } else { Err(format!("expected {least} to {most}")) }
+}
+
+#[derive(Debug, Args)]
 pub struct KeysArgs {
     /// Only this key and those below it, such as optimizer or data.train
     #[arg(value_name = "PATH")]
@@ -217,6 +281,9 @@ impl Command {
             Self::Plan(args) => args.common.output,
             Self::Bench(args) => args.common.output,
             Self::Keys(args) => args.output,
+            Self::Doctor(args) => args.output,
+            Self::Status(args) => args.output,
+            Self::Logs(_) | Self::Watch(_) => OutputArgs { quiet: false, json: false },
             Self::Init(args) => args.output,
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }

@@ -6,10 +6,7 @@ use std::path::{Path, PathBuf};
 pub enum ObserveError {
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error(
-        "{path} holds no run: there is no metrics.jsonl\nhint: give the folder of a run, such as runs/NAME",
-        path = path.display()
-    )]
+    #[error("{path} holds no run", path = path.display())]
     NoRun { path: PathBuf },
 }
 

@@ -1,15 +1,20 @@
 //! One file per command.
 
 pub mod bench;
+pub mod doctor;
 pub mod init;
 pub mod keys;
 pub mod plan;
+pub mod runs;
 pub mod tokenizer;
 pub mod train;
 
 use plimsoll_run::config::Resolved;
 
 use crate::printer::{Column, Printer, Table};
+
+/// Where runs are written that name no folder.
+const RUNS: &str = "runs";
 
 /// `--origins`: where each value comes from. It is no result of the command, so it goes to stderr.
 fn print_origins(resolved: &Resolved, printer: &Printer) {

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use plimsoll_run::{Failure, Measured, PreparedRun, Sample, count_exact, duration, prepare};
-use plimsoll_train::{Event, Outcome, StepEvent};
+use plimsoll_train::{Event, Outcome, RunFolder, StepEvent};
 use serde_json::json;
 
 use plimsoll_observe::picture::{PlanPicture, html};
+use plimsoll_observe::tensorboard::EventWriter;
 
 use super::plan::draw;
 use super::print_origins;
@@ -37,7 +38,15 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     log.example(&prepared.data.first_example()?);
     log.note(&tables::decisions(&prepared.report));
     log.note(&tables::memory(&prepared.report, Measured::default()));
-    let outcome = prepared.train(&mut folder, stop, &mut |event| show(&mut log, event));
+    let mut curves = curves(&folder, &mut log);
+    let outcome = prepared.train(&mut folder, stop, &mut |event| {
+        show(&mut log, event);
+        // A run does not end because its curves cannot be written.
+        if let Some(Err(error)) = curves.as_mut().map(|curves| curves.record(event)) {
+            log.note(&format!("warning: {error}; the curves for TensorBoard end here"));
+            curves = None;
+        }
+    });
     log.finish();
     let outcome = outcome.map_err(|failure| logged(failure, &mut log))?;
     let measured = prepared.measured();
@@ -59,6 +68,13 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
         return Err(logged(Failure::interrupted(message), &mut log));
     }
     Ok(())
+}
+
+/// The file for TensorBoard.
+fn curves(folder: &RunFolder, log: &mut StepLog) -> Option<EventWriter> {
+    EventWriter::create(folder.path(), 0)
+        .inspect_err(|error| log.note(&format!("warning: {error}; there are no curves for TensorBoard")))
+        .ok()
 }
 
 /// Why a run ended stands at the end of its log.

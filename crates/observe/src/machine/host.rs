@@ -38,6 +38,19 @@ pub fn read_host(root: &Path, folders: &[&Path]) -> Host {
     }
 }
 
+/// NVIDIA's cards on the bus, whether or not a driver serves them.
+pub fn cards_on_bus(root: &Path) -> u32 {
+    const NVIDIA: &str = "0x10de";
+    /// Of displays and of what computes like one.
+    const DISPLAY_CLASS: &str = "0x03";
+    let devices = fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten();
+    let is_card = |device: &Path| {
+        let says = |name: &str, start| fs::read_to_string(device.join(name)).is_ok_and(|text| text.starts_with(start));
+        says("vendor", NVIDIA) && says("class", DISPLAY_CLASS)
+    };
+    devices.filter(|device| is_card(&device.path())).count() as u32
+}
+
 /// The value of a line such as `MemTotal:  1234 kB`, in bytes.
 pub(super) fn kibibytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -89,6 +102,20 @@ mod tests {
         write("sys/fs/cgroup/job/memory.max", "1048576\n");
         write("sys/fs/cgroup/job/memory.current", "524288\n");
         assert_eq!(read_host(root.path(), &[]).limit_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn cards_are_counted_without_their_sound() {
+        let root = tempfile::tempdir().expect("a folder");
+        for (address, vendor, class) in
+            [("01:00.0", "0x10de", "0x030000"), ("01:00.1", "0x10de", "0x040300"), ("02:00.0", "0x8086", "0x030000")]
+        {
+            let device = root.path().join("sys/bus/pci/devices").join(address);
+            fs::create_dir_all(&device).expect("writable");
+            fs::write(device.join("vendor"), format!("{vendor}\n")).expect("writable");
+            fs::write(device.join("class"), format!("{class}\n")).expect("writable");
+        }
+        assert_eq!(cards_on_bus(root.path()), 1);
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod sampling;
 
 use serde::{Deserialize, Serialize};
 
-pub use host::read_host;
+pub use host::{cards_on_bus, read_host};
 pub use process::read_process;
 pub use sampling::{Sampler, read_moment};
 

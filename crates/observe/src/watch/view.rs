@@ -175,7 +175,9 @@ impl View {
         let lines = plan.categories.iter().take(inner.height.into()).enumerate().map(|(index, (name, bytes))| {
             let bar = "█".repeat((*bytes as f64 / largest as f64 * room).ceil() as usize);
             Line::from(vec![
-                Span::raw(format!("{name:<13} {:>9.3} GiB ", gib(*bytes)).chars().take(BEFORE_BAR.into()).collect::<String>()),
+                Span::raw(
+                    format!("{name:<13} {:>9.3} GiB ", gib(*bytes)).chars().take(BEFORE_BAR.into()).collect::<String>(),
+                ),
                 Span::styled(bar, self.paint(CATEGORY_COLOURS[index % CATEGORY_COLOURS.len()])),
             ])
         });
