@@ -85,9 +85,8 @@ fn known_runs() -> Vec<KnownRun> {
     let runs = list_runs(Path::new(super::RUNS)).unwrap_or_default();
     let running = runs.into_iter().filter(|run| run.state == RunState::Running);
     running
-        .filter_map(|run| {
-            Some(KnownRun { folder: run.run.display().to_string(), pid: run.pid?, silent_s: run.silent_s })
-        })
+        .filter(|run| run.pid > 0)
+        .map(|run| KnownRun { folder: run.run.display().to_string(), pid: run.pid, silent_s: run.silent_s })
         .collect()
 }
 

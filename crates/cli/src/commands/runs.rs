@@ -44,6 +44,7 @@ fn table(runs: &[RunStatus]) -> Table {
     let mut table = Table::new(&[&columns[..], &more].concat());
     for run in runs {
         let of = if run.steps > 0 { format!(" / {}", run.steps) } else { String::new() };
+        let running = run.state == RunState::Running;
         let used = if run.gpu_used_bytes > 0 { run.gpu_used_bytes } else { run.host_used_bytes };
         table.row([
             run.run.display().to_string(),
@@ -51,8 +52,10 @@ fn table(runs: &[RunStatus]) -> Table {
             format!("{}{of}", run.step),
             run.loss.map_or_else(String::new, |loss| format!("{loss:.4}")),
             if used > 0 { bytes(used) } else { String::new() },
-            run.left_s.map_or_else(String::new, |left| duration(Duration::from_secs_f64(left.max(0.0)))),
-            run.pid.filter(|_| run.state == RunState::Running).map_or_else(String::new, |pid| pid.to_string()),
+            run.left_s
+                .filter(|_| running)
+                .map_or_else(String::new, |left| duration(Duration::from_secs_f64(left.max(0.0)))),
+            if running && run.pid > 0 { run.pid.to_string() } else { String::new() },
         ]);
     }
     table

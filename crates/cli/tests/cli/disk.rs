@@ -29,7 +29,11 @@ fn disk_that_fills_up_while_saving() {
     let expected = "error: cannot write out/final.partial/model.safetensors.partial: File too large (os error 27)\n\
         hint: free some space, or choose a folder on another disk with --out\n";
     assert_eq!(said.stderr, expected);
-    assert_eq!(world.names("out"), ["log.txt", "metrics.jsonl", "plan.json", "run.yaml"], "no half-written folder");
+    assert_eq!(
+        world.run_names("out"),
+        ["events", "log.txt", "metrics.jsonl", "plan.html", "plan.json", "run.yaml"],
+        "no half-written folder"
+    );
     assert!(world.text("out/log.txt").ends_with(expected), "the log says why the run ended");
 }
 

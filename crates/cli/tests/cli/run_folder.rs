@@ -28,7 +28,10 @@ fn trained(args: &[&str]) -> World {
 #[test]
 fn a_full_run_ends_as_a_hugging_face_folder() {
     let world = trained(&[]);
-    assert_eq!(world.names("out"), ["final", "log.txt", "metrics.jsonl", "plan.json", "run.yaml"]);
+    assert_eq!(
+        world.run_names("out"),
+        ["events", "final", "log.txt", "metrics.jsonl", "plan.html", "plan.json", "run.yaml"]
+    );
     let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
     assert_eq!(world.names("out/final"), files);
     assert_eq!(world.read("out/final/tokenizer.json"), world.read("model/tokenizer.json"));

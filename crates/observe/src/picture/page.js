@@ -211,6 +211,7 @@
     rectangles() {
       const { context: c, frame: f, view, times } = this;
       let look = -1;
+      const perTime = (f.right - f.left) / (view.t1 - view.t0), perByte = (f.bottom - f.top) / (view.a1 - view.a0);
       for (const b of this.timeline.buffers) {
         if (b.offset > view.a1 || b.offset + b.bytes < view.a0 || times[b.first] > view.t1 || times[b.last + 1] < view.t0) continue;
         if (b.look !== look) {
@@ -218,7 +219,11 @@
           c.fillStyle = colour(b.category);
           c.globalAlpha = (this.only === null || this.only === b.category ? 1 : 0.13) * (b.layer % 2 ? 0.78 : 1);
         }
-        let [x, y, w, h] = this.boxOf(b);
+        // `boxOf`, written out: a list made for every buffer of every frame would cost more than the drawing.
+        const y = f.bottom - (b.offset + b.bytes - view.a0) * perByte;
+        let x = f.left + (times[b.first] - view.t0) * perTime, w = (times[b.last + 1] - times[b.first]) * perTime;
+        const h = b.bytes * perByte;
+        if (w < 0.3 && h < 0.3) continue;
         if (x < f.left - 2) { w += x - f.left + 2; x = f.left - 2; }
         if (x + w > f.right + 2) w = f.right + 2 - x;
         // A hair of ground between neighbours, as far as there is room for it.
@@ -228,7 +233,7 @@
       c.globalAlpha = 1;
       c.fillStyle = this.hatch();
       for (const b of this.timeline.buffers) {
-        if (!b.recomputed || (this.only !== null && this.only !== b.category)) continue;
+        if (!b.recomputed || b.bytes * perByte < 1.5 || (this.only !== null && this.only !== b.category)) continue;
         if (b.offset > view.a1 || b.offset + b.bytes < view.a0 || times[b.first] > view.t1 || times[b.last + 1] < view.t0) continue;
         const [x, y, w, h] = this.boxOf(b);
         if (w > 1.5 && h > 1.5) c.fillRect(x, y, w, h);
@@ -250,7 +255,9 @@
       const { context: c, frame: f } = this;
       c.textAlign = "left"; c.textBaseline = "middle"; c.font = "11px system-ui, sans-serif";
       let written = 0;
+      const least = (14 * (this.view.a1 - this.view.a0)) / (f.bottom - f.top);
       for (const b of this.timeline.buffers) {
+        if (b.bytes < least) continue;
         let [x, y, w, h] = this.boxOf(b);
         if (h < 14 || y > f.bottom || y + h < f.top) continue;
         const from = Math.max(x, f.left), to = Math.min(x + w, f.right);

@@ -25,12 +25,14 @@ pub enum RunState {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunStatus {
     pub run: PathBuf,
-    pub pid: Option<u32>,
+    /// 0 where the folder does not say.
+    pub pid: u32,
     pub state: RunState,
     pub step: u64,
     /// 0 where the folder does not say.
     pub steps: u64,
     pub loss: Option<f64>,
+    /// 0 for a run that has ended; unknown where the folder does not say how many steps there are.
     pub left_s: Option<f64>,
     pub gpu_used_bytes: u64,
     pub host_used_bytes: u64,
@@ -93,11 +95,12 @@ fn status_under(root: &Path, run: &Path) -> Result<RunStatus, ObserveError> {
         RunState::Running if state.steps > 0 => {
             state.left_s.or_else(|| Some(seconds_left(&metrics.steps, state.steps.saturating_sub(step))))
         }
-        _ => None,
+        RunState::Running => None,
+        _ => Some(0.0),
     };
     Ok(RunStatus {
         run: run.to_owned(),
-        pid: state.pid,
+        pid: state.pid.unwrap_or(0),
         state: found,
         step,
         steps: state.steps,
@@ -157,7 +160,7 @@ mod tests {
         assert_eq!(status_under(root.path(), &run).expect("a run").state, RunState::Failed);
         fs::create_dir_all(root.path().join("proc/77")).expect("writable");
         let status = status_under(root.path(), &run).expect("a run");
-        assert_eq!((status.state, status.step, status.steps, status.pid), (RunState::Running, 2, 10, Some(77)));
+        assert_eq!((status.state, status.step, status.steps, status.pid), (RunState::Running, 2, 10, 77));
         assert_eq!((status.loss, status.left_s, status.host_used_bytes), (Some(2.5), Some(16.0), 77));
     }
 

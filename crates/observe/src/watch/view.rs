@@ -110,7 +110,7 @@ impl View {
         if let Some(point) = watched.metrics.steps.last() {
             parts.push(Span::raw(format!("   {:.0} tok/s", point.tokens_per_s)));
         }
-        if let Some(left) = status.left_s {
+        if let Some(left) = status.left_s.filter(|_| status.state == RunState::Running) {
             parts.push(Span::raw(format!("   {} {}", duration(left), self.text.left)));
         }
         if let Some(plan) = &watched.plan {
