@@ -25,7 +25,7 @@ pub use folder::RunFolder;
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
-pub use prepare::{DataMemory, Prepared, Spec, plan_only, prepare};
+pub use prepare::{DataMemory, Prepared, Spec, next_gib, plan_only, prepare};
 pub use rates::{Decay, LearningRate};
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{Amounts, Classification, Language, Reward, TASKS, Task, TaskLacks, TaskSettings, task_named};

@@ -1,10 +1,10 @@
 //! `plimsoll plan`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use plimsoll_observe::picture::{PlanPicture, html, svg};
-use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, plan};
-
+use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, duration, plan};
 use plimsoll_train::write_whole;
 
 use super::print_origins;
@@ -27,17 +27,23 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     })?;
     planned.notes.iter().for_each(|note| printer.note(note));
     draw_pictures(args, &planned, printer)?;
-    let report = planned.report;
+    let PlannedRun { report, .. } = &planned;
     if printer.is_json() {
-        printer.json(&report);
+        let mut json = serde_json::to_value(report).expect("a report is plain data");
+        json["total_s"] = serde_json::json!(planned.total_s());
+        printer.json(&json);
         return Ok(());
     }
-    printer.data(tables::decisions(&report));
-    printer.data(tables::memory(&report, Measured::default()));
+    printer.data(tables::decisions(report));
+    printer.data(tables::memory(report, Measured::default()));
     if report.modes.is_some() {
-        printer.data(tables::modes(&report));
+        printer.data(tables::modes(report));
     }
     printer.data(tables::alternatives(&report.alternatives));
+    printer.data(tables::next_gib(report));
+    if let (Some(seconds), Some(updates)) = (planned.total_s(), planned.updates) {
+        printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
+    }
     Ok(())
 }
 
