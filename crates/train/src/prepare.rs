@@ -6,7 +6,8 @@ use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
 use plimsoll_models::{Built, Recipe, build};
 use plimsoll_plan::{
-    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, plan, speed_curve,
+    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, plan,
+    speed_curve,
 };
 use plimsoll_runtime::Backend;
 
