@@ -35,6 +35,9 @@ pub enum Command {
     /// Print the log of a run
     #[command(after_help = "Example: plimsoll logs runs/reward -f")]
     Logs(LogsArgs),
+    /// Show runs in a browser on this machine: live curves, plans, two runs side by side
+    #[command(after_help = "Example: plimsoll dashboard runs --port 8080")]
+    Dashboard(DashboardArgs),
     /// Watch a run in the terminal; leaving never stops it
     #[command(after_help = "Example: plimsoll watch runs/reward")]
     Watch(WatchArgs),
@@ -191,6 +194,16 @@ pub struct LogsArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct DashboardArgs {
+    /// The folder of the runs
+    #[arg(value_name = "DIR", default_value = "runs")]
+    pub folder: PathBuf,
+    /// Port on 127.0.0.1; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+}
+
+#[derive(Debug, Args)]
 pub struct WatchArgs {
     /// The run folder [default: the run under runs/ that wrote last]
     #[arg(value_name = "DIR")]
@@ -283,7 +296,7 @@ impl Command {
             Self::Keys(args) => args.output,
             Self::Doctor(args) => args.output,
             Self::Status(args) => args.output,
-            Self::Logs(_) | Self::Watch(_) => OutputArgs { quiet: false, json: false },
+            Self::Logs(_) | Self::Watch(_) | Self::Dashboard(_) => OutputArgs { quiet: false, json: false },
             Self::Init(args) => args.output,
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }

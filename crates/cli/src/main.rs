@@ -49,6 +49,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Doctor(args) => commands::doctor::run(args, printer),
         Command::Status(args) => commands::runs::status(args, printer),
         Command::Logs(args) => commands::runs::logs(args, printer),
+        Command::Dashboard(args) => commands::runs::dashboard(args, printer),
         Command::Watch(args) => commands::runs::watch(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
         Command::Init(args) => commands::init::run(args, printer),

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll_observe::ObserveError;
+use plimsoll_observe::dashboard::Dashboard;
 use plimsoll_observe::runs::{Follower, RunState, RunStatus, list_runs, run_status};
 use plimsoll_observe::watch::watch as watch_run;
 use plimsoll_run::{Failure, bytes, duration};
 
 use super::RUNS;
-use crate::args::{LogsArgs, StatusArgs, WatchArgs};
+use crate::args::{DashboardArgs, LogsArgs, StatusArgs, WatchArgs};
 use crate::printer::{Column, Printer, Table};
 
 /// Between two looks at a log.
@@ -100,6 +101,14 @@ pub fn logs(args: &LogsArgs, printer: &Printer) -> Result<(), Failure> {
         printer.data(rest);
     }
     Ok(())
+}
+
+/// Answers until the process is ended.
+pub fn dashboard(args: &DashboardArgs, printer: &Printer) -> Result<(), Failure> {
+    let dashboard = Dashboard::bind(&args.folder, args.port).map_err(observed)?;
+    printer.data(dashboard.address());
+    printer.note("open this address in a browser on this machine; Ctrl-C ends the dashboard and no run");
+    dashboard.serve().map_err(observed)
 }
 
 pub fn watch(args: &WatchArgs, printer: &Printer) -> Result<(), Failure> {
