@@ -288,7 +288,7 @@
       // The moment of the peak, with the buffers that make it in outline.
       const from = this.x(this.times[timeline.peakStep]), to = this.x(this.times[timeline.peakStep + 1]);
       c.strokeStyle = this.ink; c.lineWidth = 1;
-      if ((to - from) > 6) for (const b of timeline.buffers) {
+      if (to - from > 30) for (const b of timeline.buffers) {
         if (b.first > timeline.peakStep || b.last < timeline.peakStep) continue;
         const [, y, , h] = this.boxOf(b);
         if (h > 2) c.strokeRect(from, y + 0.5, to - from, h - 1);
