@@ -21,7 +21,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// What tests use besides.
-const FOR_TESTS: &[(&str, &[&str])] = &[("plan", &["models"]), ("train", &["cpu", "cuda"]), ("observe", &["graph", "models"])];
+const FOR_TESTS: &[(&str, &[&str])] =
+    &[("plan", &["models"]), ("train", &["cpu", "cuda"]), ("observe", &["graph", "models"])];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

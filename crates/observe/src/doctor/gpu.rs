@@ -94,15 +94,15 @@ fn held_back(gpu: &Gpu, seen: &GpuCourse) -> Vec<Problem> {
     if share >= OFTEN {
         found.push(Problem::PowerBrake { gpu: name(), share });
     }
-    if let (Some(power_w), Some(limit_w)) = (seen.power_w, gpu.power_limit_w) {
-        if seen.throttled(Throttle::Power) >= OFTEN {
-            found.push(Problem::PowerLimited { gpu: name(), power_w, limit_w, clock_share });
-        }
+    if let (Some(power_w), Some(limit_w)) = (seen.power_w, gpu.power_limit_w)
+        && seen.throttled(Throttle::Power) >= OFTEN
+    {
+        found.push(Problem::PowerLimited { gpu: name(), power_w, limit_w, clock_share });
     }
-    if let (Some(limit_w), Some(default_w)) = (gpu.power_limit_w, gpu.power_default_w) {
-        if limit_w < LOWERED * default_w {
-            found.push(Problem::PowerLimitLowered { gpu: name(), limit_w, default_w });
-        }
+    if let (Some(limit_w), Some(default_w)) = (gpu.power_limit_w, gpu.power_default_w)
+        && limit_w < LOWERED * default_w
+    {
+        found.push(Problem::PowerLimitLowered { gpu: name(), limit_w, default_w });
     }
     found
 }

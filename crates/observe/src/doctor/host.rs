@@ -54,10 +54,10 @@ fn swap(host: &Host, course: &Course) -> Option<Problem> {
 /// Whichever limit is nearer: that of the group, or the machine's own memory.
 fn memory(host: &Host) -> Vec<Problem> {
     let mut found = Vec::new();
-    if let Some(Group { limit_bytes, used_bytes, version, .. }) = host.group {
-        if limit_bytes.saturating_sub(used_bytes) as f64 <= NEARLY_FULL * limit_bytes as f64 {
-            found.push(Problem::GroupNearLimit { used_bytes, limit_bytes, version });
-        }
+    if let Some(Group { limit_bytes, used_bytes, version, .. }) = host.group
+        && limit_bytes.saturating_sub(used_bytes) as f64 <= NEARLY_FULL * limit_bytes as f64
+    {
+        found.push(Problem::GroupNearLimit { used_bytes, limit_bytes, version });
     }
     let (available_bytes, total_bytes) = (host.available_bytes, host.total_bytes);
     if total_bytes > 0 && (available_bytes as f64) < NEARLY_FULL * total_bytes as f64 {

@@ -103,10 +103,9 @@ impl<'a> Drawing<'a> {
         for bytes in (0..).map(|n| n * step).take_while(|&bytes| bytes as f64 <= self.ceiling) {
             let y = self.y(bytes);
             let label = if bytes == 0 { "0".to_owned() } else { size(bytes) };
-            let _ = write!(
+            let _ = writeln!(
                 self.out,
-                r##"<path d="M{LEFT} {y:.1}H{RIGHT}" stroke="#dfe3e8"/><text x="{:.1}" y="{:.1}" text-anchor="end" fill="#68717d">{label}</text>
-"##,
+                r##"<path d="M{LEFT} {y:.1}H{RIGHT}" stroke="#dfe3e8"/><text x="{:.1}" y="{:.1}" text-anchor="end" fill="#68717d">{label}</text>"##,
                 LEFT - 8.0,
                 y + 4.0
             );

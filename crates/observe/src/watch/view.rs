@@ -22,6 +22,9 @@ const BEFORE_BAR: u16 = 28;
 /// Dots of a column of Braille.
 const DOTS: usize = 2;
 
+/// Points, and how they are drawn.
+type Curve<'a> = (&'a [(f64, f64)], Color, GraphType);
+
 /// How the run is looked at.
 pub struct View {
     text: &'static Text,
@@ -223,14 +226,7 @@ impl View {
         thinned(&all, dots(area))
     }
 
-    fn chart(
-        &self,
-        frame: &mut Frame,
-        area: Rect,
-        title: &str,
-        curves: &[(&[(f64, f64)], Color, GraphType)],
-        number: &dyn Fn(f64) -> String,
-    ) {
+    fn chart(&self, frame: &mut Frame, area: Rect, title: &str, curves: &[Curve], number: &dyn Fn(f64) -> String) {
         let block = Block::bordered().title(title.to_owned());
         if curves.iter().all(|(points, ..)| points.is_empty()) {
             return frame.render_widget(Paragraph::new(self.text.nothing_yet).style(self.faint()).block(block), area);
