@@ -21,8 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// What tests use besides.
-const FOR_TESTS: &[(&str, &[&str])] =
-    &[("plan", &["models"]), ("train", &["cpu", "cuda"]), ("observe", &["graph", "models"])];
+const FOR_TESTS: &[(&str, &[&str])] = &[("plan", &["models"]), ("train", &["cpu", "cuda"])];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
