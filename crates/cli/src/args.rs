@@ -32,6 +32,18 @@ pub enum Command {
     /// List runs: step, loss, time left
     #[command(after_help = "Example: plimsoll status --json")]
     Status(StatusArgs),
+    /// This machine: GPUs, memory, disks, who uses them, what is wrong and what to do
+    #[command(after_help = "Example: plimsoll doctor --seconds 10")]
+    Doctor(DoctorArgs),
+    /// Print the log of a run
+    #[command(after_help = "Example: plimsoll logs runs/reward -f")]
+    Logs(LogsArgs),
+    /// Show runs in a browser on this machine: live curves, plans, two runs side by side
+    #[command(after_help = "Example: plimsoll dashboard runs --port 8080")]
+    Dashboard(DashboardArgs),
+    /// Watch a run in the terminal; leaving never stops it
+    #[command(after_help = "Example: plimsoll watch runs/reward")]
+    Watch(WatchArgs),
     /// List the keys of a run file: allowed values, defaults and help
     #[command(after_help = "Example: plimsoll keys optimizer")]
     Keys(KeysArgs),
@@ -131,6 +143,15 @@ pub struct PlanArgs {
     /// The run file; the built-in quickstart if omitted
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
+    /// Draw the plan, addresses over time, as a page that works offline
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Draw the plan for a document
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Draw another plan beside it: that of another run file, or of the same one with the goal `fastest` or `lowest`
+    #[arg(long, value_name = "RUN.yaml|GOAL", requires = "html")]
+    pub beside: Option<PathBuf>,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -166,6 +187,59 @@ pub struct InitArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// For how long to watch
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = watching_seconds)]
+    pub seconds: f64,
+    /// Write what was seen to a file, to be looked at elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Look at what --record wrote instead of at this machine
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The run folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Begin with the last N lines [default: all]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub lines: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct DashboardArgs {
+    /// The folder of the runs
+    #[arg(value_name = "DIR", default_value = "runs")]
+    pub folder: PathBuf,
+    /// Port on 127.0.0.1; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// The run folder [default: the run under runs/ that wrote last]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+const WATCHING_SECONDS: std::ops::RangeInclusive<f64> = 0.25..=600.0;
+
+fn watching_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
+    let (least, most) = (WATCHING_SECONDS.start(), WATCHING_SECONDS.end());
+    if WATCHING_SECONDS.contains(&seconds) { Ok(seconds) } else { Err(format!("expected {least} to {most}")) }
+}
+
+#[derive(Debug, Args)]
 pub struct KeysArgs {
     /// Only this key and those below it, such as optimizer or data.train
     #[arg(value_name = "PATH")]
@@ -192,7 +266,7 @@ pub struct OutputArgs {
 }
 
 /// What `train`, `plan` and `bench` share. Flags that mirror a key are checked as that key is.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
     /// Device: cpu, cuda:0 or, for `plan`, the name of a GPU [default: the first usable GPU, else the CPU]
     #[arg(long, value_name = "DEVICE")]
@@ -243,6 +317,8 @@ impl Command {
             Self::Stop(args) => args.output,
             Self::Status(args) => args.output,
             Self::Keys(args) => args.output,
+            Self::Doctor(args) => args.output,
+            Self::Logs(_) | Self::Watch(_) | Self::Dashboard(_) => OutputArgs { quiet: false, json: false },
             Self::Init(args) => args.output,
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }

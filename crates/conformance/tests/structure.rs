@@ -14,8 +14,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cuda", &["graph", "plan", "runtime"]),
     ("data", &[]),
     ("train", &["graph", "models", "plan", "runtime", "data"]),
+    ("observe", &["plan", "train"]),
     ("run", &["graph", "models", "plan", "runtime", "cpu", "cuda", "data", "train"]),
-    ("cli", &["plan", "data", "train", "run"]),
+    ("cli", &["plan", "data", "train", "run", "observe"]),
     ("conformance", &["graph", "plan", "runtime", "cpu", "cuda"]),
 ];
 

@@ -4,7 +4,7 @@
 //! One file per operator family, named as in `graph/src/ops`, each beside `kernels/{family}.cu`.
 //! `library` finds what NVIDIA provides, `compile` and `cache` turn kernels into machine code,
 //! `device` holds the card with its `context`, its loaded `modules` and the `staging` memory, `usage` and `nvml` what
-//! of its memory is whose, `call` a step's operands, `blas` and `descriptor` the products; `grouping`
+//! of its memory is whose, `monitor` what all cards do, `call` a step's operands, `blas` and `descriptor` the products; `grouping`
 //! says which steps of a schedule run as one, `record` keeps whole schedules to be replayed.
 //!
 //! Results depend on the active shape, the card and the libraries' versions, never on addresses:
@@ -37,6 +37,7 @@ mod loss;
 mod low_rank;
 mod mask;
 mod modules;
+mod monitor;
 mod norm;
 mod nvml;
 mod optimizer;
@@ -54,5 +55,6 @@ pub use backend::CudaBackend;
 pub use compile::{Compiled, architecture, compile_all};
 pub use device::MemoryInfo;
 pub use error::{CudaError, Missing, describe_holders};
+pub use monitor::{CardInventory, CardReading, Monitor, Slowed, missing_libraries};
 pub use nvml::Holder;
 pub use profile::Profile;

@@ -3,30 +3,30 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::library;
+use crate::library::{self, Opened};
 
-const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
-const SUCCESS: c_int = 0;
+pub(crate) const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+pub(crate) const SUCCESS: c_int = 0;
 /// What NVML says of a figure it does not know.
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// Processes that are asked for; a card with more tells of none.
 const PROCESSES_MAX: usize = 256;
 const NAME_BYTES: usize = 256;
 
-type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 
 #[repr(C)]
-#[derive(Default)]
-struct RawMemory {
-    total: u64,
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RawMemory {
+    pub(crate) total: u64,
     free: u64,
-    used: u64,
+    pub(crate) used: u64,
 }
 
 /// `nvmlProcessInfo_v2_t`, which the third version of the call fills in.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct RawProcess {
+pub(crate) struct RawProcess {
     pid: c_uint,
     used_bytes: u64,
     gpu_instance: c_uint,
@@ -44,11 +44,14 @@ pub struct Holder {
     pub bytes: Option<u64>,
 }
 
+/// Asks for the processes of one kind that use a card.
+pub(crate) type ProcessesCall = unsafe extern "C" fn(Handle, *mut c_uint, *mut RawProcess) -> c_int;
+
 /// One card, as NVML knows it.
 pub(crate) struct Nvml {
-    device: Handle,
+    pub(crate) device: Handle,
     memory: unsafe extern "C" fn(Handle, *mut RawMemory) -> c_int,
-    processes: unsafe extern "C" fn(Handle, *mut c_uint, *mut RawProcess) -> c_int,
+    processes: ProcessesCall,
     process_name: unsafe extern "C" fn(c_uint, *mut c_char, c_uint) -> c_int,
     driver_version: unsafe extern "C" fn(*mut c_char, c_uint) -> c_int,
 }
@@ -62,32 +65,50 @@ impl Nvml {
             let init: unsafe extern "C" fn() -> c_int = library.function(c"nvmlInit_v2")?;
             let find: unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int =
                 library.function(c"nvmlDeviceGetHandleByPciBusId_v2")?;
-            let memory = library.function(c"nvmlDeviceGetMemoryInfo")?;
-            let processes = library.function(c"nvmlDeviceGetComputeRunningProcesses_v3")?;
-            let process_name = library.function(c"nvmlSystemGetProcessName")?;
-            let driver_version = library.function(c"nvmlSystemGetDriverVersion")?;
             let mut device = std::ptr::null_mut();
             if init() != SUCCESS || find(bus_id.as_ptr(), &raw mut device) != SUCCESS {
                 return None;
             }
-            Some(Self { device, memory, processes, process_name, driver_version })
+            Self::of(&library, device)
+        }
+    }
+
+    /// The card of a handle; the library must be initialised.
+    pub(crate) fn of(library: &Opened, device: Handle) -> Option<Self> {
+        // SAFETY: the signatures are those of nvml.h; the library stays open.
+        unsafe {
+            Some(Self {
+                device,
+                memory: library.function(c"nvmlDeviceGetMemoryInfo")?,
+                processes: library.function(c"nvmlDeviceGetComputeRunningProcesses_v3")?,
+                process_name: library.function(c"nvmlSystemGetProcessName")?,
+                driver_version: library.function(c"nvmlSystemGetDriverVersion")?,
+            })
         }
     }
 
     /// Bytes in use by all processes and the driver itself.
     pub(crate) fn used_bytes(&self) -> Option<u64> {
+        self.memory().map(|memory| memory.used)
+    }
+
+    pub(crate) fn memory(&self) -> Option<RawMemory> {
         let mut memory = RawMemory::default();
         // SAFETY: the handle is valid as long as the library is open.
         let status = unsafe { (self.memory)(self.device, &raw mut memory) };
-        (status == SUCCESS).then_some(memory.used)
+        (status == SUCCESS).then_some(memory)
     }
 
     /// Processes with a context on the card.
     pub(crate) fn holders(&self) -> Option<Vec<Holder>> {
+        self.holders_by(self.processes)
+    }
+
+    pub(crate) fn holders_by(&self, call: ProcessesCall) -> Option<Vec<Holder>> {
         let mut raw = vec![RawProcess::default(); PROCESSES_MAX];
         let mut count = PROCESSES_MAX as c_uint;
         // SAFETY: as many entries as the count says are there to be written.
-        let status = unsafe { (self.processes)(self.device, &raw mut count, raw.as_mut_ptr()) };
+        let status = unsafe { call(self.device, &raw mut count, raw.as_mut_ptr()) };
         let known = raw.get(..count as usize).filter(|_| status == SUCCESS)?;
         let holder = |process: &RawProcess| Holder {
             pid: process.pid,
@@ -113,7 +134,7 @@ impl Nvml {
 }
 
 /// What a call writes as a string.
-fn text(call: impl FnOnce(*mut c_char, c_uint) -> c_int) -> Option<String> {
+pub(crate) fn text(call: impl FnOnce(*mut c_char, c_uint) -> c_int) -> Option<String> {
     let mut bytes = [0u8; NAME_BYTES];
     let status = call(bytes.as_mut_ptr().cast(), NAME_BYTES as c_uint);
     let written = CStr::from_bytes_until_nul(&bytes).ok()?;

@@ -455,7 +455,7 @@ fn trained_graph(program: &Program) -> &Graph {
 }
 
 /// A schedule's graph, with values dropped and rebuilt if it is the one with a backward pass.
-fn with_drops<'g>(schedule: &'g ScheduleGraph, drops: &Drops) -> Cow<'g, Graph> {
+pub(crate) fn with_drops<'g>(schedule: &'g ScheduleGraph, drops: &Drops) -> Cow<'g, Graph> {
     match schedule.cadence {
         Cadence::MicroBatch if !drops.is_empty() => Cow::Owned(recompute(&schedule.graph, drops)),
         _ => Cow::Borrowed(&schedule.graph),

@@ -28,6 +28,7 @@ pub use failure::{Cause, Code, Failure, Memory, Place, Refusal};
 pub use folder::{Continue, RUNS};
 pub use note::{DetectedFormat, Note};
 pub use observer::{Event, Observer};
+pub use plimsoll_cuda::{CardInventory, CardReading, Holder, Monitor, missing_libraries};
 pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, plan, prepare, prepare_bench};
 pub use quickstart::quickstart;
 pub use samples::{Sample, count_exact};

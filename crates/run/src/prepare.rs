@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use plimsoll_data::Amount;
-use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Report};
+use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
     BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, OperatorTime, Outcome,
     Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib, peak_resident_bytes,
@@ -41,6 +41,7 @@ pub struct Options<'a> {
 /// A plan, with nothing allocated.
 pub struct PlannedRun {
     pub report: Report,
+    pub picture: Picture,
     /// Of the whole run, where that is known without its data.
     pub updates: Option<u64>,
     pub notes: Vec<Note>,
@@ -57,6 +58,8 @@ impl PlannedRun {
 pub struct PreparedRun {
     pub session: Session,
     pub report: Report,
+    /// What lies where; for whoever draws it, who should take it: it is memory that training has no use for.
+    pub picture: Option<Picture>,
     pub data: RunData,
     pub notes: Vec<Note>,
     /// Updates of the whole run.
@@ -104,13 +107,14 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         Goal::Fastest => next_gib(&spec, &profile, capacity.budgets, fixed)?,
         Goal::Lowest => Vec::new(),
     };
+    let picture = chosen.picture(&profile);
     let report = Report { next_gib, ..chosen.report };
     // The length of a run in epochs depends on its data.
     let updates = match resolved.run.schedule.length() {
         Length::Steps(updates) => Some(updates),
         Length::Epochs(_) => None,
     };
-    Ok(PlannedRun { report, updates, notes })
+    Ok(PlannedRun { report, picture, updates, notes })
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
@@ -135,7 +139,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     if let Some(resume) = &resume {
         keep_bits(&mut spec, resume, &profile, capacity.budgets);
     }
-    let Prepared { mut session, report } =
+    let Prepared { mut session, report, picture } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
             .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
@@ -153,6 +157,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     Ok(PreparedRun {
         session,
         report,
+        picture: Some(picture),
         data,
         notes,
         updates,

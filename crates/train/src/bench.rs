@@ -49,7 +49,7 @@ pub fn bench(
     began: Instant,
     tick: &mut dyn FnMut(u64, u64),
 ) -> Result<BenchReport, TrainError> {
-    let Prepared { session, report } = prepared;
+    let Prepared { session, report, .. } = prepared;
     let max_length = session.max_length();
     let packed = synthetic_update(session, sequences)?;
     let (mut durations, mut losses) = (Vec::new(), Vec::new());

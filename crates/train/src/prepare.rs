@@ -6,7 +6,8 @@ use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
 use plimsoll_models::{Built, Recipe, build};
 use plimsoll_plan::{
-    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Report, Request, SpeedAt, plan, speed_curve,
+    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, plan,
+    speed_curve,
 };
 use plimsoll_runtime::Backend;
 
@@ -75,6 +76,8 @@ pub(crate) fn per_stream<T: Copy>(streams: Streams<T>) -> PerStream<T> {
 pub struct Prepared {
     pub session: Session,
     pub report: Report,
+    /// What lies where, to be drawn.
+    pub picture: Picture,
 }
 
 /// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
@@ -242,7 +245,9 @@ pub fn prepare(
     let here = Surroundings { spec, device, budgets, data };
     let mut excess = 0;
     for _ in 0..REPLANS_MAX {
-        let Chosen { built, plan, mut report, batch, loss_chunks, .. } = here.plan(excess)?;
+        let chosen = here.plan(excess)?;
+        let picture = chosen.picture(device);
+        let Chosen { built, plan, mut report, batch, loss_chunks, .. } = chosen;
         // Files that lack something are found before memory is taken for them.
         let checkpoint = weights::open(&spec.model, &built.parameters)?;
         let chunked = spec.task.head().uses_vocabulary();
@@ -264,7 +269,7 @@ pub fn prepare(
             here.check_host(&report)?;
         }
         session.fill_weights(checkpoint.as_ref())?;
-        return Ok(Prepared { session, report });
+        return Ok(Prepared { session, report, picture });
     }
     Err(TrainError::Unsteady { times: REPLANS_MAX })
 }

@@ -1,9 +1,11 @@
 //! One file per command.
 
 pub mod bench;
+pub mod doctor;
 pub mod init;
 pub mod keys;
 pub mod plan;
+pub mod runs;
 pub mod status;
 pub mod stop;
 pub mod tokenizer;

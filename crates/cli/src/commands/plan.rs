@@ -1,13 +1,17 @@
 //! `plimsoll plan`.
 
+use std::path::Path;
 use std::time::Duration;
 
+use plimsoll_observe::picture::{PlanPicture, html, svg};
 use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, duration, plan};
 
 use super::print_origins;
 use crate::args::PlanArgs;
 use crate::printer::Printer;
 use crate::tables;
+
+const GOALS: [&str; 2] = ["fastest", "lowest"];
 
 pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     let file = args.file.as_deref();
@@ -21,6 +25,7 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
         }
     })?;
     planned.notes.iter().for_each(|note| printer.note(note));
+    draw_pictures(args, &planned, printer)?;
     let PlannedRun { report, .. } = &planned;
     if printer.is_json() {
         let mut json = serde_json::to_value(report).expect("a report is plain data");
@@ -39,6 +44,49 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
         printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
     }
     Ok(())
+}
+
+/// The files that `--html` and `--svg` name.
+fn draw_pictures(args: &PlanArgs, planned: &PlannedRun, printer: &Printer) -> Result<(), Failure> {
+    let name = name_of(args.file.as_deref());
+    let plan = PlanPicture { name: &name, report: &planned.report, picture: &planned.picture };
+    if let Some(path) = &args.svg {
+        draw(path, &svg(&plan))?;
+        printer.note(format!("drawn in {}", path.display()));
+    }
+    let Some(path) = &args.html else { return Ok(()) };
+    match &args.beside {
+        None => draw(path, &html(&[plan]))?,
+        Some(beside) => {
+            let (other_name, other) = plan_beside(args, beside)?;
+            let other = PlanPicture { name: &other_name, report: &other.report, picture: &other.picture };
+            draw(path, &html(&[plan, other]))?;
+        }
+    }
+    printer.note(format!("drawn in {}", path.display()));
+    Ok(())
+}
+
+/// The plan of another run file, or of the same one with another goal; with the same flags otherwise.
+fn plan_beside(args: &PlanArgs, beside: &Path) -> Result<(String, PlannedRun), Failure> {
+    let goal = beside.to_str().filter(|goal| GOALS.contains(goal));
+    let file = if goal.is_some() { args.file.as_deref() } else { Some(beside) };
+    let mut common = args.common.clone();
+    common.goal = goal.map(str::to_owned).or(common.goal);
+    let planned = plan(&common.resolve(file)?, common.options(file))?;
+    let name = name_of(file);
+    Ok((goal.map_or(name.clone(), |goal| format!("{name}, {goal}")), planned))
+}
+
+fn name_of(file: Option<&Path>) -> String {
+    let stem = file.and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
+    stem.unwrap_or_else(|| "quickstart".to_owned())
+}
+
+/// Writes a picture, whole or not at all.
+pub fn draw(path: &Path, picture: &str) -> Result<(), Failure> {
+    let unwritten = |error| Failure::failed(format!("cannot write {}: {error}", path.display()));
+    plimsoll_files::write(path, picture.as_bytes()).map_err(unwritten)
 }
 
 /// What was tried, before the error says what to do.

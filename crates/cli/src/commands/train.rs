@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use plimsoll_run::{Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare};
-use plimsoll_train::{Event, Outcome, Resumed, StepEvent};
+use plimsoll_train::{Event, Outcome, Resumed, RunFolder, StepEvent};
 use serde_json::json;
 
+use plimsoll_observe::picture::{PlanPicture, html};
+use plimsoll_observe::tensorboard::EventWriter;
+
+use super::plan::draw;
 use super::print_origins;
 use crate::args::TrainArgs;
 use crate::observer::Preparing;
@@ -28,12 +32,27 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let mut prepared = prepare(&resolved, options, &mut Preparing::new(printer))?;
     let stop = interrupt::listen();
     let mut folder = prepared.begin()?;
+    if let Some(picture) = prepared.picture.take() {
+        let name = folder.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        draw(
+            &folder.path().join("plan.html"),
+            &html(&[PlanPicture { name: &name, report: &prepared.report, picture: &picture }]),
+        )?;
+    }
     let mut log = printer.steps(prepared.updates, folder.open_log()?);
     prepared.notes.iter().for_each(|note| log.note(&note.to_string()));
     log.example(&prepared.data.first_example()?);
     log.note(&tables::decisions(&prepared.report));
     log.note(&tables::memory(&prepared.report, Measured::default()));
-    let outcome = prepared.train(&mut folder, stop, &mut |event| show(&mut log, event));
+    let mut curves = curves(&folder, &mut log);
+    let outcome = prepared.train(&mut folder, stop, &mut |event| {
+        show(&mut log, event);
+        // A run does not end because its curves cannot be written.
+        if let Some(Err(error)) = curves.as_mut().map(|curves| curves.record(event)) {
+            log.note(&format!("warning: {error}; the curves for TensorBoard end here"));
+            curves = None;
+        }
+    });
     log.finish();
     let outcome = outcome.map_err(|failure| logged(failure, &mut log))?;
     let measured = prepared.measured();
@@ -56,6 +75,13 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
         return Err(logged(Failure::interrupted(message).hint(hint), &mut log));
     }
     Ok(())
+}
+
+/// The file for TensorBoard.
+fn curves(folder: &RunFolder, log: &mut StepLog) -> Option<EventWriter> {
+    EventWriter::create(folder.path(), 0)
+        .inspect_err(|error| log.note(&format!("warning: {error}; there are no curves for TensorBoard")))
+        .ok()
 }
 
 /// Why a run ended stands at the end of its log.

@@ -12,6 +12,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 
+use plimsoll_observe::doctor::{Finding, Severity};
 use plimsoll_run::Failure;
 
 pub use progress::Progress;
@@ -82,6 +83,21 @@ impl Printer {
         for hint in &failure.hints {
             self.line(format!("{} {hint}", self.painted("hint:", Colour::Cyan)));
         }
+    }
+
+    /// What is wrong with a machine, and what to do about it: to stdout.
+    pub fn finding(&self, finding: &Finding) {
+        let (word, colour) = match finding.severity {
+            Severity::Error => ("error:", Colour::Red),
+            Severity::Warning => ("warning:", Colour::Yellow),
+            Severity::Info => ("info:", Colour::Cyan),
+        };
+        self.data(format!("{} {} [{}]", self.painted(word, colour), finding.text, finding.code));
+        self.data(format!("{} {}", self.painted("hint:", Colour::Cyan), finding.remedy));
+    }
+
+    pub fn has_colour(&self) -> bool {
+        self.colour
     }
 
     /// What clap has to say: help and version to stdout, bad usage to stderr.

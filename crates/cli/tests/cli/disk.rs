@@ -30,8 +30,8 @@ fn disk_that_fills_up_while_saving() {
         hint: free some space, or choose a folder on another disk with --out\n";
     assert_eq!(said.stderr, expected);
     assert_eq!(
-        world.names("out"),
-        [".plimsoll-run", "log.txt", "metrics.jsonl", "plan.json", "run.yaml", "state.json"],
+        world.run_names("out"),
+        [".plimsoll-run", "events", "log.txt", "metrics.jsonl", "plan.html", "plan.json", "run.yaml", "state.json"],
         "no half-written folder"
     );
     assert!(world.text("out/log.txt").ends_with(expected), "the log says why the run ended");

@@ -7,6 +7,7 @@ mod bench;
 mod data;
 mod disk;
 mod faults;
+mod observing;
 mod plan;
 mod resume;
 mod reward;

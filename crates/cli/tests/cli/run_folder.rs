@@ -29,8 +29,18 @@ fn trained(args: &[&str]) -> World {
 fn a_full_run_ends_as_a_hugging_face_folder() {
     let world = trained(&[]);
     assert_eq!(
-        world.names("out"),
-        [".plimsoll-run", "final", "log.txt", "metrics.jsonl", "plan.json", "run.yaml", "state.json"]
+        world.run_names("out"),
+        [
+            ".plimsoll-run",
+            "events",
+            "final",
+            "log.txt",
+            "metrics.jsonl",
+            "plan.html",
+            "plan.json",
+            "run.yaml",
+            "state.json"
+        ]
     );
     let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
     assert_eq!(world.names("out/final"), files);

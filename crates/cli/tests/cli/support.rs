@@ -127,6 +127,12 @@ impl World {
         names
     }
 
+    /// Names in a run folder, the curves for TensorBoard as `events`: their name has the time in it.
+    pub fn run_names(&self, folder: &str) -> Vec<String> {
+        let plain = |name: String| if name.starts_with("events.out.tfevents.") { "events".to_owned() } else { name };
+        self.names(folder).into_iter().map(plain).collect()
+    }
+
     /// Every line of a run's metrics.
     pub fn metrics(&self, run: &str) -> Vec<Json> {
         let text = self.text(&format!("{run}/metrics.jsonl"));

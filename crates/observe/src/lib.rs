@@ -1,0 +1,13 @@
+//! Shows where the memory goes: plans as pictures, machines as findings, runs as they are written down. It only looks on:
+//! nothing here trains, and nothing here changes a run.
+
+pub mod dashboard;
+pub mod doctor;
+mod error;
+pub mod machine;
+pub mod picture;
+pub mod runs;
+pub mod tensorboard;
+pub mod watch;
+
+pub use error::ObserveError;
