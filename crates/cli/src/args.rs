@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use plimsoll_run::config::{Flag, Overrides, Resolved, Source, load};
-use plimsoll_run::{Failure, Options, quickstart};
+use clap_complete::Shell;
+use plimsoll_run::config::{Flag, Overrides, Resolved, load_run};
+use plimsoll_run::{Failure, Options};
 
 /// Trains language models inside a memory budget.
 #[derive(Debug, Parser)]
@@ -32,6 +33,9 @@ pub enum Command {
     /// Write a commented run file to start from
     #[command(after_help = "Example: plimsoll init --preset low-memory --model qwen3-0.6b run.yaml")]
     Init(InitArgs),
+    /// Print a script that completes commands and flags in a shell
+    #[command(after_help = "Example: plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll")]
+    Completions(CompletionsArgs),
     /// Train tokenizers
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
@@ -86,7 +90,7 @@ pub enum Vocabulary {
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
-    /// The run file; the built-in quickstart if omitted
+    /// The run file; without one, and with neither a model nor data set, the built-in quickstart
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
@@ -95,7 +99,7 @@ pub struct TrainArgs {
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The run file; the built-in quickstart if omitted
+    /// The run file; without one, and with neither a model nor data set, the built-in quickstart
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
@@ -104,9 +108,9 @@ pub struct PlanArgs {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// The run file
+    /// The run file; without one, and with neither a model nor data set, the built-in quickstart
     #[arg(value_name = "RUN.yaml")]
-    pub file: PathBuf,
+    pub file: Option<PathBuf>,
     /// Time every operator separately and show where the time goes
     #[arg(long)]
     pub profile: bool,
@@ -137,8 +141,18 @@ pub struct KeysArgs {
     /// Only this key and those below it, such as optimizer or data.train
     #[arg(value_name = "PATH")]
     pub path: Option<String>,
+    /// Print every key as a page in Markdown
+    #[arg(long, conflicts_with_all = ["path", "json"])]
+    pub markdown: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -209,19 +223,16 @@ impl Command {
             Self::Bench(args) => args.common.output,
             Self::Keys(args) => args.output,
             Self::Init(args) => args.output,
+            Self::Completions(_) => OutputArgs { quiet: false, json: false },
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }
     }
 }
 
 impl CommonArgs {
-    /// Reads the run from `file`, or the quickstart, overridden by the environment and these flags.
+    /// Reads the run from `file`, or what a command without one means, overridden by the environment and these flags.
     pub fn resolve(&self, file: Option<&Path>) -> Result<Resolved, Failure> {
-        let source = match file {
-            Some(path) => Source::File(path),
-            None => quickstart(),
-        };
-        load(source, &self.overrides())
+        load_run(file, &self.overrides())
     }
 
     pub fn options<'a>(&self, file: Option<&'a Path>) -> Options<'a> {

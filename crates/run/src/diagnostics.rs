@@ -31,7 +31,10 @@ pub fn unprepared(error: TrainError, resolved: &Resolved, device: &str, capacity
 /// The failure, pointing at the value of the run that caused it where there is one.
 pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
     match &error {
-        TrainError::NoModel { .. } | TrainError::Shape(_) => at_key(resolved, "model", &error),
+        TrainError::NoModel { .. }
+        | TrainError::NotInCache { .. }
+        | TrainError::Adapter { .. }
+        | TrainError::Shape(_) => at_key(resolved, "model", &error),
         TrainError::Model(ModelError::FreezePattern(_)) => at_key(resolved, "method.freeze", &error),
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
         TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
@@ -67,9 +70,12 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
             TrainError::Plan(error) => error.into(),
-            TrainError::Model(_) | TrainError::NoModel { .. } | TrainError::Shape(_) | TrainError::NoText => {
-                from_library(Failure::config, &error)
-            }
+            TrainError::Model(_)
+            | TrainError::NoModel { .. }
+            | TrainError::NotInCache { .. }
+            | TrainError::Adapter { .. }
+            | TrainError::Shape(_)
+            | TrainError::NoText => from_library(Failure::config, &error),
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
                 unwritten(&error, source.kind())
             }

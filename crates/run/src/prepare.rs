@@ -7,8 +7,8 @@ use std::time::Instant;
 use plimsoll_data::Amount;
 use plimsoll_plan::{DeviceProfile, Fixed, Report};
 use plimsoll_train::{
-    BenchReport, DataMemory, Event, Fit, LearningRate, OperatorTime, Outcome, Prepared, RunFolder, Session, TrainError,
-    bench, fit, peak_resident_bytes, plan_only, profile,
+    BenchReport, DataMemory, Event, Fit, LearningRate, ModelOrigin, OperatorTime, Outcome, Preparation, Prepared,
+    RunFolder, Session, Spec, TrainError, bench, fit, peak_resident_bytes, plan_only, prepare_watched, profile,
 };
 
 use crate::budgets::capacity;
@@ -19,10 +19,11 @@ use crate::diagnostics::unprepared;
 use crate::failure::Failure;
 use crate::folder::run_folder;
 use crate::note::Note;
-use crate::observer::Observer;
+use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
 use crate::schedule::{learning_rate, total_updates};
 use crate::spec::{check_weights, spec};
+use crate::warning;
 
 /// What is about this call and not about the run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,6 +88,7 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
         .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
     notes.extend(capacity.note);
+    notes.extend(of_model(resolved, &spec));
     Ok(PlannedRun { report: chosen.report, notes })
 }
 
@@ -109,26 +111,36 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let amount = spec.amount();
     let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
-    let Prepared { session, report } =
-        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+    let updates = total_updates(&resolved.run, &data.train, amount);
+    let rate = learning_rate(&resolved.run, updates);
+    notes.extend(capacity.note.clone());
+    notes.extend(of_model(resolved, &spec));
     notes.extend(data.notes());
+    let warnings = warning::of_run(&resolved.run, amount, &rate, &data.train, data.eval.as_ref());
+    notes.extend(warnings.into_iter().map(Note::Warning));
+    let mut watch = |preparation: Preparation<'_>| match preparation {
+        Preparation::Planned(report) => observer.observe(observer::Event::Planned { report, notes: &notes }),
+        Preparation::Weights { done_bytes, total_bytes } => {
+            observer.observe(observer::Event::Weights { done_bytes, total_bytes });
+        }
+    };
+    let Prepared { session, report } =
+        prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
+            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
     if session.has_new_head() {
         notes.push(Note::NewHead);
     }
-    let updates = total_updates(&resolved.run, &data.train, amount);
     Ok(PreparedRun {
         session,
         report,
         data,
         notes,
         updates,
-        rate: learning_rate(&resolved.run, updates),
+        rate,
         folder,
         amount,
         run: resolved.run.clone(),
-        run_yaml: resolved.to_yaml(),
+        run_yaml: resolved.to_yaml_anywhere(),
     })
 }
 
@@ -142,7 +154,18 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
             .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
     notes.extend(capacity.note);
+    notes.extend(of_model(resolved, &spec));
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
+}
+
+/// Where the model was found, if that is not plain, and what is odd about it.
+fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
+    let snapshot = match &spec.model.origin {
+        ModelOrigin::Hub { id, folder } => Some(Note::Snapshot { id: id.clone(), folder: folder.clone() }),
+        _ => None,
+    };
+    let warning = warning::of_model(&resolved.run, spec).map(Note::Warning);
+    snapshot.into_iter().chain(warning).collect()
 }
 
 /// The best checkpoint is the one with the lowest loss on held-out data.

@@ -26,6 +26,15 @@ pub enum TrainError {
     /// Neither a folder nor a preset.
     #[error("model `{name}` is neither a folder here nor a preset\nhint: presets are {presets}")]
     NoModel { name: String, presets: String },
+    /// A name as the Hugging Face hub has them, of nothing that is here.
+    #[error(
+        "model `{id}` is neither a folder here nor in the Hugging Face cache ({})\nhint: models are not downloaded by plimsoll; fetch it with `hf download {id}`\nhint: or use a preset: {presets}",
+        cache.display()
+    )]
+    NotInCache { id: String, cache: PathBuf, presets: String },
+    /// A folder in the place of a model's that holds only what was trained on top of one.
+    #[error("{} holds a PEFT adapter, not a model\nhint: set `model` to the model that the adapter was trained on{}", path.display(), base_model(base.as_deref()))]
+    Adapter { path: PathBuf, base: Option<String> },
     /// A model given by a shape that cannot be built.
     #[error("the model cannot be built: {0}")]
     Shape(String),
@@ -45,6 +54,10 @@ pub enum TrainError {
     Unsteady { times: usize },
     #[error("a model for this task makes no text")]
     NoText,
+}
+
+fn base_model(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(": `{name}`"))
 }
 
 impl TrainError {

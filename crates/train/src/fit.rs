@@ -104,7 +104,9 @@ pub fn fit(
         let began = Instant::now();
         let waited_before = feed.waited().total;
         let lr = task.rate.at(step);
-        let result = match session.update_from(&mut feed, step, lr) {
+        let result = match session.update_from(&mut feed, step, lr, &mut |done, total| {
+            (watch.observe)(&Event::MicroBatch { step, done, total });
+        }) {
             Err(error) if error.leaves_weights() && step > 1 => {
                 save(session, task, &Reached { step: step - 1, best, cursor: &cursor }, &mut watch)?;
                 return Err(error);

@@ -49,7 +49,7 @@ impl RunFolder {
         let line = match event {
             Event::Step(step) => json!(step),
             Event::Eval { step, eval } => json!({"step": step, "eval": eval}),
-            Event::Saved { .. } => return Ok(()),
+            Event::MicroBatch { .. } | Event::Saved { .. } => return Ok(()),
         };
         let path = self.path.join("metrics.jsonl");
         writeln!(self.metrics, "{line}").map_err(|e| TrainError::io(&path, e))

@@ -71,13 +71,17 @@ impl Session {
     }
 
     /// Fills in weights: from the model's files, or drawn from the seed.
-    pub(crate) fn fill_weights(&mut self, checkpoint: Option<&Checkpoint>) -> Result<(), TrainError> {
+    pub(crate) fn fill_weights(
+        &mut self,
+        checkpoint: Option<&Checkpoint>,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), TrainError> {
         self.new_head = checkpoint.is_some_and(|files| weights::lacks_head(files, &self.built.parameters));
         if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
             let table = rotary_table(rotary, self.max_length());
             self.executor.write_slot(slot, &table)?;
         }
-        weights::fill(self, checkpoint)
+        weights::fill(self, checkpoint, tick)
     }
 
     /// Gives the arena back.
@@ -256,14 +260,24 @@ impl Session {
         Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics: self.read_metrics()? })
     }
 
-    /// As [`Session::update`], with the feed's next update, one micro-batch at a time.
-    pub fn update_from(&mut self, feed: &mut Feed, step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
+    /// As [`Session::update`], with the feed's next update, one micro-batch at a time. `tick` gets the micro-batches done
+    /// and all.
+    pub fn update_from(
+        &mut self,
+        feed: &mut Feed,
+        step: u64,
+        lr: f64,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<UpdateResult, TrainError> {
         let head = feed.next_update()?;
         let amounts = Amounts::from(&head);
         self.begin_update(&amounts, step)?;
+        let mut done = 0;
         while let Some(mut batch) = feed.next_batch()? {
             self.fill_up(&mut batch);
             self.micro_step(&batch)?;
+            done += 1;
+            tick(done, head.micro_batches);
         }
         let loss = self.read_loss()?;
         let grad_norm = self.apply_checked(loss, step, lr)?;

@@ -1,6 +1,6 @@
 //! `plimsoll plan`.
 
-use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, plan};
+use plimsoll_run::{Cause, Failure, PlannedRun, Refusal, plan};
 
 use super::print_origins;
 use crate::args::PlanArgs;
@@ -18,17 +18,15 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
             show_refusal(refusal, printer);
         }
     })?;
-    notes.iter().for_each(|note| printer.note(note));
+    notes.iter().for_each(|note| printer.remark(note));
     if printer.is_json() {
         printer.json(&report);
         return Ok(());
     }
-    printer.data(tables::decisions(&report));
-    printer.data(tables::memory(&report, Measured::default()));
-    if report.modes.is_some() {
-        printer.data(tables::modes(&report));
-    }
-    printer.data(tables::alternatives(&report.alternatives));
+    let mut tables = tables::plan(&report);
+    tables.extend(tables::modes(&report));
+    tables.push(tables::alternatives(&report.alternatives));
+    printer.tables(&tables);
     Ok(())
 }
 
@@ -44,6 +42,6 @@ fn show_refusal(refusal: &Refusal, printer: &Printer) {
             "alternatives": refusal.alternatives,
         }));
     } else if !refusal.alternatives.is_empty() {
-        printer.report(tables::alternatives(&refusal.alternatives));
+        printer.report(&[tables::alternatives(&refusal.alternatives)]);
     }
 }

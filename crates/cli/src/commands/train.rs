@@ -9,7 +9,7 @@ use serde_json::json;
 use super::print_origins;
 use crate::args::TrainArgs;
 use crate::observer::Preparing;
-use crate::printer::{Column, EvalLine, Printer, StepLine, StepLog, Table};
+use crate::printer::{Column, EvalLine, Pace, Printer, StepLine, StepLog, Table};
 use crate::{interrupt, tables};
 
 pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
@@ -19,14 +19,18 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let mut prepared = prepare(&resolved, args.common.options(file), &mut Preparing::new(printer))?;
+    let mut preparing = Preparing::new(printer);
+    let mut prepared = prepare(&resolved, args.common.options(file), &mut preparing)?;
     let stop = interrupt::listen();
     let mut folder = prepared.create_folder()?;
-    let mut log = printer.steps(prepared.updates, folder.open_log()?);
-    prepared.notes.iter().for_each(|note| log.note(&note.to_string()));
+    let update = Duration::from_secs_f64(prepared.report.predicted.step_ms.max(0.0) / 1e3);
+    let pace = Pace { updates: prepared.updates, every: resolved.run.log.every, update };
+    let mut log = printer.steps(pace, folder.open_log()?);
+    let (shown, later) = prepared.notes.split_at(preparing.notes_shown());
+    log.record_plan(shown, &tables::plan(&prepared.report));
+    later.iter().for_each(|note| log.remark(note));
     log.example(&prepared.data.first_example()?);
-    log.note(&tables::decisions(&prepared.report));
-    log.note(&tables::memory(&prepared.report, Measured::default()));
+    log.advance(0.0);
     let outcome = prepared.train(&mut folder, stop, &mut |event| show(&mut log, event));
     log.finish();
     let outcome = outcome.map_err(|failure| logged(failure, &mut log))?;
@@ -61,13 +65,14 @@ fn logged(failure: Failure, log: &mut StepLog) -> Failure {
 fn remarks(prepared: &PreparedRun, outcome: &Outcome, measured: Measured, log: &mut StepLog) {
     let data = [prepared.data.skipped(), prepared.data.waiting(outcome)];
     data.iter().flatten().for_each(|remark| log.note(remark));
-    log.note(&tables::memory(&prepared.report, measured));
-    tables::overrun(&prepared.report, measured).iter().for_each(|warning| log.note(warning));
+    log.tables(&tables::memory(&prepared.report, measured));
+    tables::overrun(&prepared.report, measured).iter().for_each(|warning| log.warning(warning));
     log.note(&tables::speed(prepared.predicted_ms(outcome), outcome.step_ms));
 }
 
 fn show(log: &mut StepLog, event: &Event) {
     match event {
+        Event::MicroBatch { step, done, total } => log.micro_batch(*step, *done, *total),
         Event::Step(step) => {
             if step.step == 1 {
                 let StepEvent { sequences, tokens, fill_rate, .. } = step;
@@ -130,7 +135,7 @@ fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut Ste
         for sample in samples.iter().take(SAMPLES_SHOWN) {
             table.row([sample.prompt.clone(), sample.answer.clone(), sample.expected.clone()]);
         }
-        log.data(&table.to_string());
+        log.data_table(table);
         let right = count_exact(samples);
         log.data(&format!("{right} of {} held-out prompts answered exactly", samples.len()));
     }

@@ -17,6 +17,20 @@ pub enum WeightError {
         path.display()
     )]
     Missing { path: PathBuf, stem: String },
+    /// Weights there are, but in files that only Python can read.
+    #[error(
+        "no safetensors files in {}: {file} cannot be read, because reading it may run code\nhint: convert the weights with transformers: AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)",
+        path.display()
+    )]
+    OtherFormat { path: PathBuf, file: String },
+    /// A repository was cloned without its large files.
+    #[error("{} is a Git LFS pointer, not the file itself\nhint: run `git lfs pull` in its folder, or download the file again", path.display())]
+    Pointer { path: PathBuf },
+    #[error(
+        "{}: `{name}` holds NaN or infinity\nhint: the file is damaged, or the training that wrote it failed; download it again or use an earlier one",
+        path.display()
+    )]
+    NotFinite { path: PathBuf, name: String },
     #[error("{}: not a safetensors file: {reason}\nhint: download or copy it again", path.display())]
     Format { path: PathBuf, reason: String },
     #[error(
