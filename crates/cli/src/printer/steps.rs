@@ -321,7 +321,7 @@ mod tests {
         let head = |width| lines(&metrics, Some(width)).lines().next().unwrap_or_default().to_owned();
         assert_eq!(head(80), "step       loss  accuracy    margin         lr  grad norm  tokens/s      memory");
         assert_eq!(head(60), "step       loss  accuracy    margin         lr  tokens/s");
-        for width in 45..120 {
+        for width in 56..120 {
             assert!(lines(&metrics, Some(width)).lines().all(|line| line.len() <= width), "{width}");
         }
         assert!(head(10).starts_with("step       loss  accuracy"), "what matters is never left out");

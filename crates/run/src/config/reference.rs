@@ -44,7 +44,7 @@ pub fn reference_page() -> String {
     for (path, key) in sections.iter().filter(|(path, _)| !path.contains('.')) {
         let below: Vec<_> = keys.iter().filter(|(other, _)| other.starts_with(&format!("{path}."))).cloned().collect();
         let values = match key.form {
-            schema::Form::Either(kind, _) => format!(" Or {}.", kind.allowed()),
+            schema::Form::Either(kind, _) => format!(" As a single value: {}.", kind.allowed()),
             _ => String::new(),
         };
         let default = key.default.map_or_else(String::new, |default| format!(" Default: `{default}`."));
