@@ -30,7 +30,6 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     log.record_plan(shown, &tables::plan(&prepared.report));
     later.iter().for_each(|note| log.remark(note));
     log.example(&prepared.data.first_example()?);
-    log.advance(0.0);
     let outcome = prepared.train(&mut folder, stop, &mut |event| show(&mut log, event));
     log.finish();
     let outcome = outcome.map_err(|failure| logged(failure, &mut log))?;

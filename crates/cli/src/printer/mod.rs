@@ -98,16 +98,16 @@ impl Printer {
         if note.is_warning() { self.warning(note) } else { self.note(note) }
     }
 
-    /// Tables among the remarks, each behind a blank line.
+    /// Tables among the remarks, set apart from them.
     pub fn note_tables(&self, tables: &[Table]) {
         if !self.quiet {
-            self.report(tables);
+            self.line(&format!("\n{}\n", joined(tables, self.width)));
         }
     }
 
-    /// Something the user asked to see beside the result: to stderr, even when quiet.
+    /// Something the user asked to see beside the result: to stderr, even when quiet, with a blank line behind it.
     pub fn report(&self, tables: &[Table]) {
-        self.line(&format!("\n{}\n", joined(tables, self.width)));
+        self.line(&format!("{}\n", joined(tables, self.width)));
     }
 
     /// Something the user should know, even when quiet.

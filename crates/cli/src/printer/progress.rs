@@ -32,6 +32,8 @@ impl Progress {
                 bar.set_style(style.progress_chars("━╸ "));
             }
             bar.set_prefix(what);
+            // The clock goes on where nothing else does for a while.
+            bar.enable_steady_tick(Duration::from_secs(1));
             bar
         });
         let now = Instant::now();

@@ -69,7 +69,7 @@ pub struct StepLog {
 
 impl StepLog {
     pub(super) fn new(printer: Printer, pace: Pace, file: File) -> Self {
-        Self {
+        let mut log = Self {
             printer,
             file: Some(file),
             progress: printer.progress("training", pace.updates),
@@ -78,7 +78,9 @@ impl StepLog {
             shown: None,
             step_width: pace.updates.to_string().len().max("step".len()),
             headed: false,
-        }
+        };
+        log.advance(0.0);
+        log
     }
 
     pub fn step(&mut self, line: &StepLine) {
@@ -107,7 +109,7 @@ impl StepLog {
     }
 
     /// The bar, where so many updates are done.
-    pub fn advance(&mut self, done: f64) {
+    fn advance(&mut self, done: f64) {
         let left = self.update.mul_f64((self.pace.updates as f64 - done).max(0.0));
         self.progress.advance(done, Some(left));
     }

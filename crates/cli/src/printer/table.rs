@@ -61,10 +61,20 @@ impl Table {
         lines.join("\n")
     }
 
-    /// Takes from the widest column of words until all columns fit, or no more can be taken.
+    /// Takes from the last column if that alone makes the table fit, since it holds remarks; else from the widest columns
+    /// of words until all columns fit, or no more can be taken.
     fn narrow(&self, widths: &mut [usize], width: usize) {
+        let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+        let excess = total(widths).saturating_sub(width);
+        if let (Some(last), Some(column)) = (widths.last_mut(), self.columns.last())
+            && !column.right
+            && *last >= excess + WORDS_MIN
+        {
+            *last -= excess;
+            return;
+        }
         loop {
-            let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+            let total = total(widths);
             let of_words = (0..widths.len()).filter(|&i| !self.columns[i].right && widths[i] > WORDS_MIN);
             let Some(widest) = of_words.max_by_key(|&i| widths[i]).filter(|_| total > width) else { return };
             widths[widest] -= 1;

@@ -40,7 +40,7 @@ fn on_terminal(world: &World, columns: u16, args: &[&str]) -> String {
 
 /// The lines that stay, without those that were drawn and taken away again.
 fn lines(text: &str) -> Vec<&str> {
-    text.lines().filter(|line| !line.contains('\r') && !line.contains("\x1b[")).collect()
+    text.lines().map(|line| line.rsplit("\x1b[2K").next().unwrap_or_default()).collect()
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn a_run_file_brings_its_paths() {
         "--out is relative to the current folder"
     );
     let set = ["--set", "data.cache=cache", "--set", "model=model"];
-    let said = world_elsewhere.run(&[&args[..4], &["--set", "data.train=train.jsonl"]].concat());
+    let said = world_elsewhere.run(&[&args[..3], &["--out", "set", "--set", "data.train=train.jsonl"]].concat());
     assert_eq!(said.code, Some(4), "so is --set: {}", said.stderr);
     world.edit("run.yaml", "data: {", "out: mine\ndata: {mode: cached, cache: tokens, ");
     world_elsewhere.run(&["train", file.to_str().unwrap(), "--quiet"]).ok();

@@ -19,7 +19,7 @@ pub enum WeightError {
     Missing { path: PathBuf, stem: String },
     /// Weights there are, but in files that only Python can read.
     #[error(
-        "no safetensors files in {}: {file} cannot be read, because reading it may run code\nhint: convert the weights with transformers: AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)",
+        "no safetensors files in {}: {file} cannot be read, because reading it may run code\nhint: convert the weights with transformers: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)",
         path.display()
     )]
     OtherFormat { path: PathBuf, file: String },
