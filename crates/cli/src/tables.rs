@@ -1,6 +1,6 @@
 //! The tables of a plan: where every byte goes, and what else could be done.
 
-use plimsoll_plan::{Alternative, Report};
+use plimsoll_plan::{Alternative, Report, SpeedAt};
 use plimsoll_run::{Measured, bytes};
 
 use crate::printer::{Column, Table};
@@ -104,6 +104,29 @@ fn decisions(report: &Report) -> Table {
     table
 }
 
+/// How the plan was chosen among its alternatives, and what more memory would buy.
+pub fn remarks(report: &Report) -> String {
+    let chosen = report.alternatives.iter().any(|a| a.chosen);
+    let rule = if chosen { ">  taken: the smallest plan within 2 % of the fastest that fits\n" } else { "" };
+    format!("{rule}{}", next_gib(report))
+}
+
+fn next_gib(report: &Report) -> String {
+    let on_gpu = report.gpu.planned_bytes > 0;
+    let (budget, memory) = if on_gpu { (report.gpu.budget_bytes, "GPU") } else { (report.host.budget_bytes, "host") };
+    let now = report.predicted.tokens_per_s;
+    if report.next_gib.is_empty() {
+        return format!("more {memory} memory would not make it faster");
+    }
+    let gain = |at: &SpeedAt| {
+        let more = if on_gpu { at.gpu_bytes } else { at.host_bytes } - budget;
+        format!("+{} GiB {:.2} × faster", more >> 30, at.tokens_per_s / now)
+    };
+    let gains: Vec<String> = report.next_gib.iter().map(gain).collect();
+    format!("with more {memory} memory: {}", gains.join(", "))
+}
+
+/// From fastest to smallest.
 pub fn alternatives(alternatives: &[Alternative]) -> Table {
     let on_gpu = alternatives.iter().any(|a| a.gpu_bytes > 0);
     let mut table = Table::new(&[

@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use plimsoll_data::Amount;
-use plimsoll_plan::{DeviceProfile, Fixed, Report};
+use plimsoll_plan::{DeviceProfile, Fixed, Goal, Report};
 use plimsoll_train::{
     BenchReport, DataMemory, Event, Fit, LearningRate, ModelOrigin, OperatorTime, Outcome, Preparation, Prepared,
-    RunFolder, Session, Spec, TrainError, bench, fit, peak_resident_bytes, plan_only, prepare_watched, profile,
+    RunFolder, Session, Spec, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_only, prepare_watched, profile,
 };
 
 use crate::budgets::capacity;
-use crate::config::{Resolved, RunConfig};
+use crate::config::{Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::unprepared;
@@ -39,7 +39,16 @@ pub struct Options<'a> {
 /// A plan, with nothing allocated.
 pub struct PlannedRun {
     pub report: Report,
+    /// Of the whole run, where that is known without its data.
+    pub updates: Option<u64>,
     pub notes: Vec<Note>,
+}
+
+impl PlannedRun {
+    /// What the whole run should take, evaluation and saving not counted.
+    pub fn total_s(&self) -> Option<f64> {
+        self.updates.map(|updates| updates as f64 * self.report.predicted.step_ms / 1e3)
+    }
 }
 
 /// A run ready to train.
@@ -86,10 +95,20 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         host_data_bytes: 0,
     };
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
-        .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+        .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
-    Ok(PlannedRun { report: chosen.report, notes })
+    let next_gib = match spec.goal {
+        Goal::Fastest => next_gib(&spec, &profile, capacity.budgets, fixed)?,
+        Goal::Lowest => Vec::new(),
+    };
+    let report = Report { next_gib, ..chosen.report };
+    // The length of a run in epochs depends on its data.
+    let updates = match resolved.run.schedule.length() {
+        Length::Steps(updates) => Some(updates),
+        Length::Epochs(_) => None,
+    };
+    Ok(PlannedRun { report, updates, notes })
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
@@ -113,7 +132,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
     let updates = total_updates(&resolved.run, &data.train, amount);
     let rate = learning_rate(&resolved.run, updates);
-    notes.extend(capacity.note.clone());
+    notes.extend(capacity.notes.iter().cloned());
     notes.extend(of_model(resolved, &spec));
     notes.extend(data.notes());
     let warnings = warning::of_run(&resolved.run, amount, &rate, &data.train, data.eval.as_ref());
@@ -126,7 +145,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     };
     let Prepared { session, report } =
         prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     if session.has_new_head() {
         notes.push(Note::NewHead);
     }
@@ -152,8 +171,8 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     let Device { profile, mut notes, .. } = device;
     let prepared =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
 }

@@ -27,7 +27,7 @@ pub use hub::hub_snapshot;
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
-pub use prepare::{DataMemory, Preparation, Prepared, Spec, plan_only, prepare, prepare_watched};
+pub use prepare::{DataMemory, Preparation, Prepared, Spec, next_gib, plan_only, prepare, prepare_watched};
 pub use rates::{Decay, LearningRate};
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{Amounts, Classification, Language, Reward, TASKS, Task, TaskLacks, TaskSettings, task_named};

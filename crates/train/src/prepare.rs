@@ -5,7 +5,9 @@ use std::sync::Arc;
 use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
 use plimsoll_models::{Built, Recipe, build};
-use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Report, Request, plan};
+use plimsoll_plan::{
+    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Report, Request, SpeedAt, plan, speed_curve,
+};
 use plimsoll_runtime::Backend;
 
 use crate::memory::{peak_resident_bytes, resident_bytes, return_free_memory};
@@ -84,11 +86,31 @@ pub fn plan_only(
     budgets: Budgets,
     fixed: Fixed,
 ) -> Result<Chosen<Built>, TrainError> {
+    with_request(spec, device, budgets, fixed, |request| plan(request))
+}
+
+/// What more memory than these budgets would buy.
+pub fn next_gib(
+    spec: &Spec,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    fixed: Fixed,
+) -> Result<Vec<SpeedAt>, TrainError> {
+    with_request(spec, device, budgets, fixed, |request| speed_curve(request))
+}
+
+fn with_request<T>(
+    spec: &Spec,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    fixed: Fixed,
+    answer: impl FnOnce(&Request<'_, Built, TrainError>) -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
     let head = spec.task.head();
     let make = |batch, chunks| -> Result<Built, TrainError> {
         Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)
     };
-    plan(&Request {
+    answer(&Request {
         build: &make,
         sequences: spec.sequences,
         tokens: spec.tokens.map(|tokens| tokens as usize),

@@ -18,6 +18,7 @@
 
 mod check;
 mod data;
+mod device;
 mod elsewhere;
 mod kind;
 mod layers;
@@ -42,6 +43,7 @@ mod tests;
 mod words;
 mod yaml;
 
+pub use device::{DeviceChoice, DeviceFigures};
 pub use layers::{Flag, Overrides, Source, load, load_run};
 pub use method::{Lora, Method, Targets};
 pub use model::ModelSource;
