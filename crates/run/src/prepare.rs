@@ -8,7 +8,8 @@ use plimsoll_data::Amount;
 use plimsoll_plan::{DeviceProfile, Fixed, Goal, Report};
 use plimsoll_train::{
     BenchReport, DataMemory, Event, Fit, LearningRate, ModelOrigin, OperatorTime, Outcome, Preparation, Prepared,
-    RunFolder, Session, Spec, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_only, prepare_watched, profile,
+    RunFolder, Session, Spec, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_only, prepare_watched,
+    profile,
 };
 
 use crate::budgets::capacity;

@@ -8,6 +8,9 @@ use plimsoll_runtime::RuntimeError;
 use plimsoll_runtime::weights::WeightError;
 use thiserror::Error;
 
+const FOLDER_HOLDS: &str =
+    "a model's folder holds config.json, model.safetensors (or shards) and tokenizer.json, as Hugging Face writes them";
+
 #[derive(Debug, Error)]
 pub enum TrainError {
     #[error(transparent)]
@@ -24,30 +27,25 @@ pub enum TrainError {
     #[error("cannot write {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// Neither a folder nor a preset.
-    #[error("model `{name}` is neither a folder here nor a preset\nhint: presets are {presets}")]
+    #[error("model `{name}` is neither a folder here nor a preset")]
     NoModel { name: String, presets: String },
     /// A name as the Hugging Face hub has them, of nothing that is here.
-    #[error(
-        "model `{id}` is neither a folder here nor in the Hugging Face cache ({})\nhint: models are not downloaded by plimsoll; fetch it with `hf download {id}`\nhint: or use a preset: {presets}",
-        cache.display()
-    )]
+    #[error("model `{id}` is neither a folder here nor in the Hugging Face cache ({})", cache.display())]
     NotInCache { id: String, cache: PathBuf, presets: String },
     /// A folder in the place of a model's that holds only what was trained on top of one.
-    #[error("{} holds a PEFT adapter, not a model\nhint: set `model` to the model that the adapter was trained on{}", path.display(), base_model(base.as_deref()))]
+    #[error("{} holds a PEFT adapter, not a model", path.display())]
     Adapter { path: PathBuf, base: Option<String> },
     /// A model given by a shape that cannot be built.
     #[error("the model cannot be built: {0}")]
     Shape(String),
     /// A model folder whose `config.json` cannot be used.
     #[error("{}: {reason}", path.display())]
-    ModelConfig { path: PathBuf, reason: String },
+    ModelConfig { path: PathBuf, reason: String, missing: bool },
     #[error("step {step}: the loss is {loss}, not a number; the weights of step {} are untouched", step - 1)]
     NotANumber { step: u64, loss: f64 },
     #[error("step {step}: the gradient's norm is {norm}; the weights of step {} are untouched", step - 1)]
     BadGradient { step: u64, norm: f64 },
-    #[error(
-        "the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}\nhint: use the tokenizer that came with the model, or set data.tokenizer to its folder"
-    )]
+    #[error("the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}")]
     Vocabulary { tokenizer: usize, model: usize },
     /// Others take or give memory all the time.
     #[error("the GPU's memory does not settle: {times} plans in a row took more than the driver had said")]
@@ -56,11 +54,28 @@ pub enum TrainError {
     NoText,
 }
 
-fn base_model(name: Option<&str>) -> String {
-    name.map_or_else(String::new, |name| format!(": `{name}`"))
-}
-
 impl TrainError {
+    /// What to do about it.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Weights(error) => error.hints(),
+            Self::NoModel { presets, .. } => vec![format!("presets are {presets}")],
+            Self::NotInCache { id, presets, .. } => vec![
+                format!("models are not downloaded by plimsoll; fetch it with `hf download {id}`"),
+                format!("or use a preset: {presets}"),
+            ],
+            Self::Adapter { base, .. } => {
+                let base = base.as_ref().map_or_else(String::new, |name| format!(": `{name}`"));
+                vec![format!("set `model` to the model that the adapter was trained on{base}")]
+            }
+            Self::ModelConfig { missing: true, .. } => vec![FOLDER_HOLDS.to_owned()],
+            Self::Vocabulary { .. } => {
+                vec!["use the tokenizer that came with the model, or set data.tokenizer to its folder".to_owned()]
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether an update was stopped before it touched weights and states.
     pub(crate) fn leaves_weights(&self) -> bool {
         matches!(self, TrainError::NotANumber { .. } | TrainError::BadGradient { .. })

@@ -30,9 +30,6 @@ pub struct Model {
     pub random: bool,
 }
 
-const FOLDER_HOLDS: &str =
-    "a model's folder holds config.json, model.safetensors (or shards) and tokenizer.json, as Hugging Face writes them";
-
 /// What is wrong with a configuration, wherever it came from.
 fn reason(error: ModelError) -> String {
     match error {
@@ -67,15 +64,15 @@ impl Model {
 
     fn from_folder(folder: &Path) -> Result<Self, TrainError> {
         let path = folder.join("config.json");
-        let unusable = |reason: String| TrainError::ModelConfig { path: path.clone(), reason };
+        let unusable = |reason, missing| TrainError::ModelConfig { path: path.clone(), reason, missing };
         let adapter = folder.join("adapter_config.json");
         if adapter.exists() && !path.exists() {
             let config = fs::read(adapter).ok().and_then(|bytes| serde_json::from_slice::<Json>(&bytes).ok());
             let base = config.and_then(|config| config["base_model_name_or_path"].as_str().map(str::to_owned));
             return Err(TrainError::Adapter { path: folder.to_owned(), base });
         }
-        let text = fs::read_to_string(&path).map_err(|e| unusable(format!("{e}\nhint: {FOLDER_HOLDS}")))?;
-        let config = Architecture::from_json(&text).map_err(|e| unusable(reason(e)))?;
+        let text = fs::read_to_string(&path).map_err(|e| unusable(e.to_string(), true))?;
+        let config = Architecture::from_json(&text).map_err(|e| unusable(reason(e), false))?;
         Ok(Self { config, origin: ModelOrigin::Folder(folder.to_owned()), random: false })
     }
 

@@ -306,3 +306,36 @@ fn shards(index: &Path) -> Result<Vec<String>, WeightError> {
     }
     Ok(shards)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads one number as a file has it, into the type that is wanted.
+    fn read(bytes: &[u8], stored: Dtype, wanted: DType) -> io::Result<Vec<u8>> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let mut place = vec![0; wanted.bytes()];
+        Stored { file: file.as_file(), dtype: stored, offset: 0, wanted }.read(0, &mut place).map(|()| place)
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_are_noticed() {
+        let types = [(Dtype::F32, DType::F32), (Dtype::BF16, DType::BF16), (Dtype::F16, DType::F16)];
+        let stored = |x: f32, dtype: Dtype| match dtype {
+            Dtype::BF16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+            Dtype::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
+            _ => x.to_le_bytes().to_vec(),
+        };
+        for ((from, _), (_, to)) in types.iter().flat_map(|from| types.iter().map(move |to| (from, to))) {
+            for x in [0.0, -0.0, 1.5, -65_000.0, 1e-40] {
+                assert!(read(&stored(x, *from), *from, *to).is_ok(), "{x} from {from:?} to {to:?}");
+            }
+            for x in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let error = read(&stored(x, *from), *from, *to).expect_err("not finite");
+                assert!(error.get_ref().is_some_and(|inner| inner.is::<NotFinite>()), "{x} from {from:?} to {to:?}");
+            }
+        }
+        assert!(read(&stored(1e30, Dtype::BF16), Dtype::BF16, DType::F16).is_err(), "beyond the range of F16");
+    }
+}
