@@ -32,7 +32,7 @@ fn warm_up_beyond_the_run() {
 #[test]
 fn evaluation_without_data() {
     check(
-        &["data={train: train.jsonl, max_length: 32}"],
+        &["data.eval=null"],
         &["`eval.every` has no effect without evaluation data; set `data.eval` or `data.eval_split`"],
     );
 }
