@@ -7,8 +7,8 @@ use plimsoll_runtime::{Active, RuntimeError};
 use crate::call::Call;
 use crate::device::Device;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, grouping, layer_norm, linear, loss, norm, optimizer, rope,
-    rows, score,
+    activation, adapter, attention, elementwise, embedding, grouping, layer_norm, linear, loss, norm, optimizer,
+    position_bias, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -26,6 +26,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Rope(op) => rope::rope(op, call),
         Op::Attention(op) => attention::attention(op, call),
         Op::AttentionGrad(op) => attention::attention_grad(op, call),
+        Op::PositionBias(_) => position_bias::position_bias(call),
+        Op::PositionBiasGrad(_) => position_bias::position_bias_grad(call),
         Op::Gated(op) => activation::gated(op, call),
         Op::GatedGrad(op) => activation::gated_grad(op, call),
         Op::Pointwise(op) => activation::pointwise(op, call),
@@ -39,9 +41,12 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::ClassLoss(op) => score::class_loss(op, call),
         Op::Add(_) => elementwise::add(call),
+        Op::Scale(op) => elementwise::scale(op, call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
-        Op::AdamW(_) | Op::Sgd(_) => optimizer::update_one(call),
+        Op::AdamW(_) | Op::Sgd(_) | Op::Lion(_) => optimizer::update_one(call),
+        Op::Muon(op) => optimizer::muon(op, call),
+        Op::Adafactor(op) => optimizer::adafactor(op, call),
     }
 }
 

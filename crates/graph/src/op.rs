@@ -105,6 +105,8 @@ operators!(
     Rope,
     Attention,
     AttentionGrad,
+    PositionBias,
+    PositionBiasGrad,
     Gated,
     GatedGrad,
     Pointwise,
@@ -118,10 +120,14 @@ operators!(
     PairLoss,
     ClassLoss,
     Add,
+    Scale,
     Dropout,
     GlobalNorm,
     AdamW,
     Sgd,
+    Lion,
+    Muon,
+    Adafactor,
 );
 
 impl OpRule for Op {

@@ -107,6 +107,7 @@ impl From<TrainError> for Failure {
             | TrainError::NotInCache { .. }
             | TrainError::Adapter { .. }
             | TrainError::Shape(_)
+            | TrainError::Streams { .. }
             | TrainError::NoText => from_library(Failure::config, &error),
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
                 unwritten(&error, source.kind())

@@ -14,10 +14,11 @@ use crate::failure::Failure;
 /// Everything a plan depends on; what this version cannot do is refused here.
 pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
     let run = &resolved.run;
-    let task = task(resolved)?;
+    let model = model(resolved)?;
+    let task = task(resolved, &model)?;
     let sequences = sequences(resolved, &*task)?;
     Ok(Spec {
-        model: model(resolved)?,
+        model,
         recipe: recipe(resolved, device)?,
         task,
         sequences,
@@ -36,9 +37,9 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
 }
 
 /// What the model is trained to do.
-fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
+fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, Failure> {
     let run = &resolved.run;
-    let settings = TaskSettings { classes: run.data.classes.clone() };
+    let settings = TaskSettings { classes: run.data.classes.clone(), decoder_start: model.config.decoder_start };
     let task = match task_named(&run.task, &settings) {
         Some(Ok(task)) => task,
         Some(Err(TaskLacks::Classes)) => {
@@ -46,6 +47,11 @@ fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
                 "`data.classes` is missing: how many classes there are decides the model's head",
             )
             .hint("set it to their number or to a list of their names, as in data: {classes: [no, yes]}"));
+        }
+        Some(Err(TaskLacks::DecoderStart)) => {
+            let family = model.config.family.model_type;
+            let message = format!("`task: {}` needs a model with an encoder, which {family} models lack", run.task);
+            return Err(resolved.invalid("task", message).hint("use `task: sft`, or a t5 or mt5 model"));
         }
         None => return Err(resolved.unsupported("task", &[])),
     };

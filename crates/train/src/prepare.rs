@@ -40,6 +40,15 @@ impl Spec {
         Streams::new(&vec![self.max_length; self.model.config.streams()])
     }
 
+    fn check_streams(&self) -> Result<(), TrainError> {
+        let model = &self.model.config;
+        if model.streams() == self.task.content().streams() {
+            return Ok(());
+        }
+        let (has, other) = if model.streams() > 1 { ("has", "seq2seq") } else { ("lacks", "sft") };
+        Err(TrainError::Streams { task: self.task.name(), family: model.family.model_type, has, other })
+    }
+
     /// The smallest micro-batch there can be: one group of sequences.
     fn smallest_batch(&self) -> BatchShape {
         let group = self.task.group();
@@ -106,6 +115,7 @@ fn with_request<T>(
     fixed: Fixed,
     answer: impl FnOnce(&Request<'_, Built, TrainError>) -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
+    spec.check_streams()?;
     let head = spec.task.head();
     let make = |batch, chunks| -> Result<Built, TrainError> {
         Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)

@@ -90,7 +90,7 @@ pub fn open(
     let files = data.train.iter().map(|entry| entry.path.as_str()).chain(data.eval.iter().map(String::as_str));
     files.map(Path::new).try_for_each(refuse_pointer)?;
     let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
-    let hold = |held| data.eval_split.map(|share| HoldOut { every: (1.0 / share).round().max(2.0) as u64, held });
+    let hold = |held| data.eval_split.map(|share| HoldOut { share, seed: resolved.run.seed, held });
     let wrong_source = |error| data_sources(error, resolved);
     let sources = storage::sources(&data.train, &options).map_err(wrong_source)?;
     let formats = report::formats(&sources);
