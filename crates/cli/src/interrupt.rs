@@ -34,11 +34,11 @@ fn say(text: &[u8]) {
     let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
-/// Listens for Ctrl-C and for a polite `kill`, and returns what they set.
+/// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set.
 pub fn listen() -> &'static AtomicBool {
     ON_TERMINAL.store(std::io::stderr().is_terminal(), Ordering::Relaxed);
     let handler = ask as extern "C" fn(libc::c_int);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only touches atomics and calls `signal` and `write`, all safe in a handler.
         unsafe {
             libc::signal(signal, handler as libc::sighandler_t);

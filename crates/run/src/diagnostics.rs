@@ -46,6 +46,7 @@ pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
         TrainError::Model(ModelError::FreezePattern(_)) => at_key(resolved, "method.freeze", &error),
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
         TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
+        TrainError::Changed(change) => at_key(resolved, change.key, &error),
         _ => error.into(),
     }
 }
@@ -125,8 +126,13 @@ impl From<TrainError> for Failure {
             }
             TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)
                 .hint("stop the processes that take memory, or set a budget below the available memory with --gpu"),
-            TrainError::NotANumber { .. } | TrainError::BadGradient { .. } => from_library(Failure::failed, &error)
-                .hint("lower optimizer.lr or increase schedule.warmup; --paranoid names the operator where it starts"),
+            TrainError::NotARun { .. } | TrainError::InUse { .. } | TrainError::Changed(_) => {
+                from_library(Failure::config, &error)
+            }
+            TrainError::NoSpace { .. } => unwritten(&error, ErrorKind::StorageFull),
+            TrainError::NoSoundCheckpoint { .. } => from_library(Failure::bad_input, &error),
+            TrainError::NotANumber { .. } | TrainError::BadGradient { .. } | TrainError::Spike { .. } => from_library(Failure::failed, &error)
+                .hint("lower optimizer.lr or increase schedule.warmup; or pass over such data with guard.action: skip"),
         }
     }
 }

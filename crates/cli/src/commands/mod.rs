@@ -5,6 +5,8 @@ pub mod completions;
 pub mod init;
 pub mod keys;
 pub mod plan;
+pub mod status;
+pub mod stop;
 pub mod tokenizer;
 pub mod train;
 

@@ -109,7 +109,7 @@ impl StepLog {
     }
 
     /// The bar, where so many updates are done.
-    fn advance(&mut self, done: f64) {
+    pub fn advance(&mut self, done: f64) {
         let left = self.update.mul_f64((self.pace.updates as f64 - done).max(0.0));
         self.progress.advance(done, Some(left));
     }
@@ -130,7 +130,7 @@ impl StepLog {
         self.record(&remark(note));
     }
 
-    /// Something the user should know.
+    /// Something the user should know, even when quiet.
     pub fn warning(&mut self, text: &str) {
         self.progress.above(|printer| printer.warning(text));
         self.record(&format!("warning: {text}"));

@@ -9,6 +9,7 @@ mod disk;
 mod faults;
 mod first_hour;
 mod plan;
+mod resume;
 mod reward;
 mod run_folder;
 mod signals;

@@ -60,6 +60,7 @@ pub struct Range {
 impl Range {
     pub const ABOVE_ZERO: Self = Self::new(0.0, f64::INFINITY).above_min();
     pub const FROM_ZERO: Self = Self::new(0.0, f64::INFINITY);
+    pub const ABOVE_ONE: Self = Self::new(1.0, f64::INFINITY).above_min();
     /// From 0 to 1, both allowed.
     pub const FRACTION: Self = Self::new(0.0, 1.0);
     /// From 0 to below 1.

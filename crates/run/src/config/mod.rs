@@ -55,4 +55,6 @@ pub use resolved::{OriginRow, Resolved};
 pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
-pub use words::{BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, ScheduleName, StateStorage};
+pub use words::{
+    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, ScheduleName, StateStorage,
+};

@@ -16,12 +16,12 @@ section! {
         lr: f64 = number(Range::ABOVE_ZERO), default "2e-5", also ["learning_rate", "max_lr"];
         /// Decoupled weight decay.
         weight_decay: f64 = number(Range::FROM_ZERO), default "0.01";
-        /// AdamW's decay rates of the first and second moment.
-        betas: [f64; 2] = numbers(2, Range::BELOW_ONE), default "[0.9, 0.999]",
+        /// Decay rates of the first and second moment: [0.9, 0.999] if unset, for Lion [0.9, 0.99].
+        betas: Option<[f64; 2]> = numbers(2, Range::BELOW_ONE),
             also ["adam_beta1", "adam_beta2", "beta1", "beta2"];
-        /// Added to the denominator of AdamW.
-        eps: f64 = number(Range::ABOVE_ZERO), default "1e-8", also ["adam_epsilon"];
-        /// Momentum of SGD.
+        /// Added to AdamW's denominator, 1e-8 if unset, or to Adafactor's squares, 1e-30 if unset.
+        eps: Option<f64> = number(Range::ABOVE_ZERO), also ["adam_epsilon"];
+        /// Momentum of SGD, 0 if unset, or of Muon, 0.95 if unset.
         momentum: Option<f64> = number(Range::BELOW_ONE);
         /// How the optimizer's state is stored.
         state: StateStorage = word::<StateStorage>(), default "fp32";
@@ -62,11 +62,11 @@ pub enum Length {
 impl OptimizerConfig {
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
         match (self.name.as_str(), section.node("momentum")) {
-            ("sgd", _) | (_, None) => Ok(self),
+            ("sgd" | "muon", _) | (_, None) => Ok(self),
             (_, Some(node)) => Err(Failure::config_at(
                 "optimizer.momentum",
                 &node.origin,
-                format!("`optimizer.momentum` applies to `sgd`, but the optimizer is `{}`", self.name),
+                format!("`optimizer.momentum` applies to `sgd` and `muon`, but the optimizer is `{}`", self.name),
             )
             .hint("use the first of `optimizer.betas` instead")),
         }

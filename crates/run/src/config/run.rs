@@ -17,7 +17,7 @@ use super::schema::{
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
-use super::words::{BaseFormat, Goal, Init, Mode, Precision};
+use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision};
 use crate::failure::Failure;
 
 section! {
@@ -57,6 +57,8 @@ section! {
         save: SaveConfig = section::<SaveConfig>();
         /// What is shown while the run goes on.
         log: LogConfig = section::<LogConfig>();
+        /// What to do about updates that would do harm.
+        guard: GuardConfig = section::<GuardConfig>();
         /// Seed of everything random.
         seed: u64 = from_zero(), default "42", also ["random_state", "data_seed"];
         /// The run folder; runs/NAME if unset.
@@ -107,11 +109,13 @@ section! {
 
 section! {
     pub struct SaveConfig {
-        /// Save a checkpoint every N updates; at the end only if unset.
+        /// Save a checkpoint every N updates.
         every: Option<u64> = count(), also ["save_steps", "save_interval"];
+        /// The longest time in minutes without a checkpoint; `none` saves by `save.every` only.
+        minutes: Option<f64> = number_or_none(Range::ABOVE_ZERO), default "30";
         /// Number of most recent checkpoints to keep.
         keep: u64 = count(), default "2", also ["save_total_limit"];
-        /// Metric by which the best checkpoint is kept beside the most recent ones.
+        /// Metric whose best checkpoint is saved at every evaluation that improves it, and kept beside the most recent ones.
         best: Option<String> = word_of(&["loss"]), also ["metric_for_best_model"];
     }
 }
@@ -121,6 +125,18 @@ section! {
         /// Show a line every N updates; if unset, about one a second on a terminal and every update elsewhere.
         /// metrics.jsonl and log.txt have every update.
         every: Option<u64> = count(), also ["logging_steps", "log_every_n_steps"];
+    }
+}
+
+section! {
+    /// Updates whose loss or gradient is not a number, or whose loss is far above the usual one.
+    pub struct GuardConfig {
+        /// Stop the run with the last good state saved, or skip the data of such an update.
+        action: GuardAction = word::<GuardAction>(), default "stop";
+        /// Updates that may be skipped in a run; one more stops it.
+        limit: u64 = from_zero(), default "10";
+        /// A loss above this multiple of the usual one counts too; `none` never.
+        spike: Option<f64> = number_or_none(Range::ABOVE_ONE), default "none";
     }
 }
 

@@ -54,6 +54,11 @@ words!(
 );
 
 words!(
+    /// What is done about an update that would do harm.
+    GuardAction { Stop = "stop", Skip = "skip" }
+);
+
+words!(
     /// How frozen weights are stored. `Auto`: in the precision of the run.
     BaseFormat {
         Auto = "auto",

@@ -250,7 +250,7 @@ fn keys_that_do_not_go_together() {
     );
     check(
         "model: tiny\noptimizer: {momentum: 0.9}\n",
-        "error: run.yaml:2:23: `optimizer.momentum` applies to `sgd`, but the optimizer is `adamw`\n\
+        "error: run.yaml:2:23: `optimizer.momentum` applies to `sgd` and `muon`, but the optimizer is `adamw`\n\
          hint: use the first of `optimizer.betas` instead",
     );
 }
