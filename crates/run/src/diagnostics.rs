@@ -154,6 +154,7 @@ impl From<DataError> for Failure {
             DataError::CacheWrite { .. } | DataError::NoSpace { .. } | DataError::Thread { .. } => {
                 from_library(Failure::failed, &error)
             }
+            DataError::MemoryFull { .. } => from_library(Failure::does_not_fit, &error),
             _ => from_library(Failure::bad_input, &error),
         }
     }
@@ -171,6 +172,7 @@ pub fn requested_vocabulary(error: DataError) -> Failure {
 pub fn data_sources(error: DataError, resolved: &Resolved) -> Failure {
     match error {
         DataError::Weight { .. } | DataError::SomeWeights { .. } => at_key(resolved, "data.train", &error),
+        DataError::NoSuchColumn { .. } => at_key(resolved, "data.columns", &error),
         error => error.into(),
     }
 }

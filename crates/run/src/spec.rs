@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use plimsoll_graph::{DType, OptimizerSettings, StateStorage};
-use plimsoll_models::{GroupDescription, Lora, Recipe, Targets, parameter_groups};
+use plimsoll_graph::{DType, StateStorage};
+use plimsoll_models::{Lora, Recipe, Targets, parameter_groups};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
 use plimsoll_train::{Model, ModelOrigin, Spec, Task, TaskLacks, TaskSettings, task_named};
 
@@ -104,23 +104,8 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         config::StateStorage::Bf16 => StateStorage::Bfloat16,
         config::StateStorage::Int8 => StateStorage::Int8,
     };
-    let settings = OptimizerSettings {
-        betas: run.optimizer.betas,
-        eps: run.optimizer.eps,
-        weight_decay: run.optimizer.weight_decay,
-        momentum: run.optimizer.momentum,
-        state,
-        ..OptimizerSettings::default()
-    };
-    let every = GroupDescription {
-        patterns: Vec::new(),
-        optimizer: run.optimizer.name.clone(),
-        lr: run.optimizer.lr,
-        settings,
-        decay_vectors: true,
-    };
-    let groups =
-        parameter_groups(&[], &every).map_err(|error| resolved.invalid("optimizer.name", error.to_string()))?;
+    let groups = parameter_groups(&run.optimizer.described_groups(state), &run.optimizer.rest(state))
+        .map_err(|error| resolved.invalid("optimizer", error.to_string()))?;
     let (lora, freeze) = match &run.method {
         Method::Full { freeze } => (None, freeze.clone()),
         Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),

@@ -68,7 +68,7 @@ impl Range {
     /// Between 0 and 1, neither allowed.
     pub const BETWEEN: Self = Self::new(0.0, 1.0).above_min().below_max();
 
-    const fn new(min: f64, max: f64) -> Self {
+    pub const fn new(min: f64, max: f64) -> Self {
         Self { min, max, above_min: false, below_max: false }
     }
 

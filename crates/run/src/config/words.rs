@@ -82,6 +82,7 @@ words!(
         Auto = "auto",
         Text = "text",
         PromptResponse = "prompt-response",
+        PromptMessages = "prompt-messages",
         Messages = "messages",
         Conversations = "conversations",
         Pairs = "pairs",
@@ -109,5 +110,7 @@ words!(ScheduleName {
     OneCycle = "onecycle",
     ConstantLinear = "constant-linear",
 });
+
+words!(MuonScale { Original = "original", MatchAdamW = "match-adamw" });
 
 words!(Mode { Compiled = "compiled", Eager = "eager" });

@@ -17,7 +17,7 @@ fn unknown_keys() {
         "error: run.yaml:2:1: unknown key `optimiser`\n\
          hint: did you mean `optimizer`?\n\
          hint: allowed at the top level: model, init, task, method, base, precision, data, batch, memory, \
-         optimizer, schedule, clip, eval, save, log, seed, out, name, device, mode, plan",
+         optimizer, schedule, clip, eval, save, log, guard, seed, out, name, device, mode, plan",
     );
     check(
         "model: tiny\noptimizer: {name: adamw, learning_rate: 1e-4}\n",
@@ -54,8 +54,8 @@ fn wrong_types() {
     );
     check(
         "model: tiny\ndata: train.jsonl\n",
-        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, classes, max_length, \
-         overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`\n\
+        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, columns, classes, \
+         max_length, overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`\n\
          hint: for example data: {train: train.jsonl}",
     );
     check(
