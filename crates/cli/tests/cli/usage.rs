@@ -94,7 +94,7 @@ fn settings_and_environment_are_checked_as_the_file_is() {
         2,
         "error: --set optimizer.rl: unknown key `optimizer.rl`\n\
          hint: did you mean `optimizer.lr`?\n\
-         hint: allowed under `optimizer`: name, lr, weight_decay, betas, eps, momentum, state\n",
+         hint: allowed under `optimizer`: name, lr, weight_decay, decay_norms, betas, eps, momentum, state, muon, adafactor, groups\n",
     );
     let world = World::bare(file);
     let output = world.command(&["plan", "run.yaml"]).env("PLIMSOLL_SEEDS", "1").output().unwrap();

@@ -23,7 +23,7 @@ fn unknown_keys() {
         "model: tiny\noptimizer: {name: adamw, learning_rate: 1e-4}\n",
         "error: run.yaml:2:26: unknown key `optimizer.learning_rate`\n\
          hint: did you mean `optimizer.lr`?\n\
-         hint: allowed under `optimizer`: name, lr, weight_decay, betas, eps, momentum, state",
+         hint: allowed under `optimizer`: name, lr, weight_decay, decay_norms, betas, eps, momentum, state, muon, adafactor, groups",
     );
     check(
         "model: tiny\nbatch:\n  max_length: 512\n",
@@ -155,7 +155,7 @@ fn keys_of_other_trainers() {
     );
     check(
         "model: tiny\noptimizer: adamw\n",
-        "error: run.yaml:2:12: `optimizer` must be a mapping of name, lr, weight_decay, betas, eps, momentum, state, \
+        "error: run.yaml:2:12: `optimizer` must be a mapping of name, lr, weight_decay, decay_norms, betas, eps, momentum, state, muon, adafactor, groups, \
          not `adamw`\n\
          hint: for example optimizer: {name: adamw}",
     );
@@ -313,7 +313,7 @@ fn errors_above_the_file() {
         &set(&["optimizer.lrr=1"]),
         "error: --set optimizer.lrr: unknown key `optimizer.lrr`\n\
          hint: did you mean `optimizer.lr`?\n\
-         hint: allowed under `optimizer`: name, lr, weight_decay, betas, eps, momentum, state",
+         hint: allowed under `optimizer`: name, lr, weight_decay, decay_norms, betas, eps, momentum, state, muon, adafactor, groups",
     );
     check_overrides(
         &set(&["seed"]),
