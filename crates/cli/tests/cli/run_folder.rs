@@ -91,7 +91,7 @@ fn the_log_tells_the_run_as_the_terminal_does() {
         assert!(log.contains(part), "{part}: {log}");
     }
     let updates = log.lines().filter(|l| l.split_whitespace().count() == 8 && l.contains("e-")).count();
-    assert_eq!(updates, 3, "the fourth has a rate of 0: {log}");
+    assert_eq!(updates, 4, "{log}");
     assert!(log.contains("measured peak"), "{log}");
 }
 

@@ -40,7 +40,7 @@ fn unknown_keys() {
     check(
         "model: tiny\nsave: {zzz: 1}\n",
         "error: run.yaml:2:8: unknown key `save.zzz`\n\
-         hint: allowed under `save`: every, keep, best",
+         hint: allowed under `save`: every, minutes, keep, best",
     );
 }
 
@@ -208,7 +208,7 @@ fn values_out_of_range() {
     );
     check(
         "model: tiny\nschedule: {name: cosinus}\n",
-        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `onecycle` or \
+        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `polynomial`, `inverse-sqrt`, `onecycle` or \
          `constant-linear`, not `cosinus`\n\
          hint: did you mean `cosine`?",
     );
