@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use plimsoll_run::config::{Flag, Overrides, Resolved, Source, load};
-use plimsoll_run::{Failure, Options, quickstart};
+use clap_complete::Shell;
+use plimsoll_run::config::{Flag, Overrides, Resolved, load_run};
+use plimsoll_run::{Failure, Options};
 
 /// Trains language models inside a memory budget.
 #[derive(Debug, Parser)]
@@ -50,6 +51,9 @@ pub enum Command {
     /// Write a commented run file to start from
     #[command(after_help = "Example: plimsoll init --preset low-memory --model qwen3-0.6b run.yaml")]
     Init(InitArgs),
+    /// Print a script that completes commands and flags in a shell
+    #[command(after_help = "Example: plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll")]
+    Completions(CompletionsArgs),
     /// Train tokenizers
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
@@ -104,7 +108,7 @@ pub enum Vocabulary {
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
-    /// The run file; the built-in quickstart if omitted
+    /// The run file; without one, and with neither a model nor data set, the built-in quickstart
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
     /// Go on from the newest checkpoint, also under a changed configuration; fails if there is none
@@ -140,7 +144,7 @@ pub struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The run file; the built-in quickstart if omitted
+    /// The run file; without one, and with neither a model nor data set, the built-in quickstart
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
     /// Draw the plan, addresses over time, as a page that works offline
@@ -158,9 +162,9 @@ pub struct PlanArgs {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// The run file
+    /// The run file; without one, and with neither a model nor data set, the built-in quickstart
     #[arg(value_name = "RUN.yaml")]
-    pub file: PathBuf,
+    pub file: Option<PathBuf>,
     /// Time every operator separately and show where the time goes
     #[arg(long)]
     pub profile: bool,
@@ -244,8 +248,18 @@ pub struct KeysArgs {
     /// Only this key and those below it, such as optimizer or data.train
     #[arg(value_name = "PATH")]
     pub path: Option<String>,
+    /// Print every key as a page in Markdown
+    #[arg(long, conflicts_with_all = ["path", "json"])]
+    pub markdown: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -320,19 +334,16 @@ impl Command {
             Self::Doctor(args) => args.output,
             Self::Logs(_) | Self::Watch(_) | Self::Dashboard(_) => OutputArgs { quiet: false, json: false },
             Self::Init(args) => args.output,
+            Self::Completions(_) => OutputArgs { quiet: false, json: false },
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }
     }
 }
 
 impl CommonArgs {
-    /// Reads the run from `file`, or the quickstart, overridden by the environment and these flags.
+    /// Reads the run from `file`, or what a command without one means, overridden by the environment and these flags.
     pub fn resolve(&self, file: Option<&Path>) -> Result<Resolved, Failure> {
-        let source = match file {
-            Some(path) => Source::File(path),
-            None => quickstart(),
-        };
-        load(source, &self.overrides())
+        load_run(file, &self.overrides())
     }
 
     pub fn options<'a>(&self, file: Option<&'a Path>) -> Options<'a> {

@@ -1,22 +1,45 @@
-//! Ctrl-C asks the run to stop after the update it is in; a second one ends the process at once.
+//! Ctrl-C asks the run to stop after the update it is in, and is answered at once; a second one ends the process.
 
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STOP: AtomicBool = AtomicBool::new(false);
+/// Whether there may be a bar on the line that the cursor is in.
+static ON_TERMINAL: AtomicBool = AtomicBool::new(false);
+
+const ANSWER: &[u8] = b"stopping: finishing the update, then saving; press Ctrl-C again to leave now\n";
+/// To the beginning of the line, which is cleared.
+const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
 
 extern "C" fn ask(signal: libc::c_int) {
     STOP.store(true, Ordering::Relaxed);
+    // SAFETY: a thread's `errno` is always there; whoever was interrupted may be about to read it.
+    let errno = unsafe { *libc::__errno_location() };
     // SAFETY: restoring the default action is allowed inside a handler.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
     }
+    if ON_TERMINAL.load(Ordering::Relaxed) {
+        say(CLEAR_LINE);
+    }
+    say(ANSWER);
+    // SAFETY: as above.
+    unsafe {
+        *libc::__errno_location() = errno;
+    }
+}
+
+fn say(text: &[u8]) {
+    // SAFETY: `write` is allowed inside a handler, and the text is a constant. If it fails, nothing can be done here.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
 /// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set.
 pub fn listen() -> &'static AtomicBool {
+    ON_TERMINAL.store(std::io::stderr().is_terminal(), Ordering::Relaxed);
     let handler = ask as extern "C" fn(libc::c_int);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic and calls `signal`, both safe in a handler.
+        // SAFETY: the handler only touches atomics and calls `signal` and `write`, all safe in a handler.
         unsafe {
             libc::signal(signal, handler as libc::sighandler_t);
         }

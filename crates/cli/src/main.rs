@@ -25,15 +25,21 @@ fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            Printer::new(false, false).usage(&error);
-            let code = if error.use_stderr() { Code::Usage as u8 } else { 0 };
-            return ExitCode::from(code);
+            let printer = Printer::new(false, false);
+            printer.usage(&error);
+            let code = if error.use_stderr() { ExitCode::from(Code::Usage as u8) } else { ExitCode::SUCCESS };
+            return ended(Printer::finish(), &printer, code);
         }
     };
     let output = cli.command.output();
     let printer = Printer::new(output.quiet, output.json);
-    match dispatch(&cli.command, &printer) {
-        Ok(()) => ExitCode::SUCCESS,
+    ended(dispatch(&cli.command, &printer).and_then(|()| Printer::finish()), &printer, ExitCode::SUCCESS)
+}
+
+/// Says why a command failed; `code` is for one that did not.
+fn ended(outcome: Result<(), Failure>, printer: &Printer, code: ExitCode) -> ExitCode {
+    match outcome {
+        Ok(()) => code,
         Err(failure) => {
             printer.failure(&failure);
             ExitCode::from(failure.code() as u8)
@@ -53,6 +59,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Dashboard(args) => commands::runs::dashboard(args, printer),
         Command::Watch(args) => commands::runs::watch(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
+        Command::Completions(args) => commands::completions::run(args, printer),
         Command::Init(args) => commands::init::run(args, printer),
         Command::Tokenizer(command) => commands::tokenizer::run(command, printer),
     }

@@ -6,10 +6,14 @@ use plimsoll_data::Progress;
 use plimsoll_run::{Event, Observer, bytes, duration};
 
 use crate::printer::{self, Printer};
+use crate::tables;
 
-/// Shows how far tokenising is, in MB of the files.
+/// Shows how far tokenising is, in MB of the files, then the plan, then how far the weights are.
 pub struct Preparing<'a> {
     printer: &'a Printer,
+    /// Of the run, those that came with the plan.
+    notes_shown: usize,
+    weights: Option<(Instant, Option<printer::Progress>)>,
     bar: Option<printer::Progress>,
     began: Instant,
     last: Progress,
@@ -22,7 +26,24 @@ const MB: u64 = 1_000_000;
 
 impl<'a> Preparing<'a> {
     pub fn new(printer: &'a Printer) -> Self {
-        Self { printer, bar: None, began: Instant::now(), last: Progress::default() }
+        Self { printer, notes_shown: 0, weights: None, bar: None, began: Instant::now(), last: Progress::default() }
+    }
+
+    pub fn notes_shown(&self) -> usize {
+        self.notes_shown
+    }
+
+    fn weights(&mut self, done_bytes: u64, total_bytes: u64) {
+        let printer = self.printer;
+        let (began, bar) = self.weights.get_or_insert_with(|| (Instant::now(), None));
+        if bar.is_none() && began.elapsed().as_secs_f64() < SHOWN_AFTER_S {
+            return;
+        }
+        let bar = bar.get_or_insert_with(|| printer.progress("MB of weights", total_bytes.div_ceil(MB)));
+        bar.advance_to(done_bytes / MB);
+        if done_bytes >= total_bytes {
+            bar.finish();
+        }
     }
 
     fn advance(&mut self, progress: Progress) {
@@ -64,6 +85,12 @@ impl Observer for Preparing<'_> {
             }
             Event::Tokenising(progress) => self.advance(progress),
             Event::DatasetFinished => self.finish(),
+            Event::Planned { report, notes } => {
+                notes.iter().for_each(|note| self.printer.remark(note));
+                self.notes_shown = notes.len();
+                self.printer.note_tables(&tables::plan(report));
+            }
+            Event::Weights { done_bytes, total_bytes } => self.weights(done_bytes, total_bytes),
             Event::CacheSwept { folder, files, bytes: freed } => self.printer.note(format!(
                 "removed {files} token caches ({}) from {}: not used for 30 days",
                 bytes(freed),

@@ -6,25 +6,25 @@ use plimsoll_run::{Measured, bytes};
 use crate::printer::{Column, Table};
 
 /// Where the planned memory goes, with what was measured if the run is over.
-pub fn memory(report: &Report, measured: Measured) -> String {
-    let mut text = String::new();
-    if report.gpu.planned_bytes > 0 {
-        let gpu = &report.gpu;
-        text +=
-            &one_memory("GPU memory", &gpu.categories.rows(), gpu.planned_bytes, gpu.budget_bytes, measured.gpu_bytes);
-        text.push('\n');
-    }
-    let host = &report.host;
-    text +=
-        &one_memory("host memory", &host.categories.rows(), host.planned_bytes, host.budget_bytes, measured.host_bytes);
-    text
+pub fn memory(report: &Report, measured: Measured) -> Vec<Table> {
+    let Report { gpu, host, .. } = report;
+    let (on_gpu, on_host) = (gpu.categories.rows(), host.categories.rows());
+    let of_gpu = || one_memory("GPU memory", &on_gpu, gpu.planned_bytes, gpu.budget_bytes, measured.gpu_bytes);
+    let gpu = (gpu.planned_bytes > 0).then(of_gpu);
+    let host = one_memory("host memory", &on_host, host.planned_bytes, host.budget_bytes, measured.host_bytes);
+    gpu.into_iter().chain([host]).collect()
+}
+
+/// What was decided, and where the memory goes.
+pub fn plan(report: &Report) -> Vec<Table> {
+    [decisions(report)].into_iter().chain(memory(report, Measured::default())).collect()
 }
 
 /// A warning where more GPU memory was used than planned.
 pub fn overrun(report: &Report, measured: Measured) -> Option<String> {
     let (used, planned) = (measured.gpu_bytes?, report.gpu.planned_bytes);
     let over = used.checked_sub(planned).filter(|over| *over > 0 && planned > 0)?;
-    Some(format!("warning: {} of GPU memory used, {} more than planned", bytes(used), bytes(over)))
+    Some(format!("{} of GPU memory used, {} more than planned", bytes(used), bytes(over)))
 }
 
 /// The predicted and the measured time of an update.
@@ -33,9 +33,9 @@ pub fn speed(predicted_ms: f64, measured_ms: f64) -> String {
     format!("update: predicted {predicted_ms:.1} ms, measured {measured_ms:.1} ms (median), ratio {ratio:.3}")
 }
 
-/// What the same plan takes in either mode; empty where there is no GPU.
-pub fn modes(report: &Report) -> String {
-    let Some(modes) = report.modes else { return String::new() };
+/// What the same plan takes in either mode; nothing where there is no GPU.
+pub fn modes(report: &Report) -> Option<Table> {
+    let modes = report.modes?;
     let mut table = Table::new(&[Column::left("mode"), Column::right("GPU memory"), Column::left("")]);
     table.row([
         "compiled".to_owned(),
@@ -43,7 +43,7 @@ pub fn modes(report: &Report) -> String {
         "schedules are recorded once and replayed".to_owned(),
     ]);
     table.row(["eager".to_owned(), bytes(modes.eager_bytes), "operator by operator, nothing is recorded".to_owned()]);
-    table.to_string()
+    Some(table)
 }
 
 fn one_memory(
@@ -52,7 +52,7 @@ fn one_memory(
     planned: u64,
     budget: u64,
     measured: Option<u64>,
-) -> String {
+) -> Table {
     let mut table = Table::new(&[Column::left(name), Column::right("planned"), Column::right("share")]);
     for (category, size) in rows.iter().filter(|(_, size)| *size > 0) {
         table.row([(*category).to_owned(), bytes(*size), share(*size, planned)]);
@@ -62,7 +62,7 @@ fn one_memory(
     if let Some(measured) = measured {
         table.row(["measured peak".to_owned(), bytes(measured), share(measured, planned) + " of plan"]);
     }
-    table.to_string()
+    table
 }
 
 fn share(part: u64, whole: u64) -> String {
@@ -70,7 +70,7 @@ fn share(part: u64, whole: u64) -> String {
 }
 
 /// The decisions of a plan.
-pub fn decisions(report: &Report) -> String {
+fn decisions(report: &Report) -> Table {
     let mut recompute: Vec<String> = report.recompute.iter().map(|(class, k)| format!("{class} ×{k}")).collect();
     if recompute.is_empty() {
         recompute.push("none".into());
@@ -101,11 +101,17 @@ pub fn decisions(report: &Report) -> String {
     for (name, value) in rows {
         table.row([name.to_owned(), value]);
     }
-    table.to_string()
+    table
 }
 
-/// What more memory would buy.
-pub fn next_gib(report: &Report) -> String {
+/// How the plan was chosen among its alternatives, and what more memory would buy.
+pub fn remarks(report: &Report) -> String {
+    let chosen = report.alternatives.iter().any(|a| a.chosen);
+    let rule = if chosen { ">  taken: the smallest plan within 2 % of the fastest that fits\n" } else { "" };
+    format!("{rule}{}", next_gib(report))
+}
+
+fn next_gib(report: &Report) -> String {
     let on_gpu = report.gpu.planned_bytes > 0;
     let (budget, memory) = if on_gpu { (report.gpu.budget_bytes, "GPU") } else { (report.host.budget_bytes, "host") };
     let now = report.predicted.tokens_per_s;
@@ -120,8 +126,8 @@ pub fn next_gib(report: &Report) -> String {
     format!("with more {memory} memory: {}", gains.join(", "))
 }
 
-/// From fastest to smallest; under it, which one is taken.
-pub fn alternatives(alternatives: &[Alternative]) -> String {
+/// From fastest to smallest.
+pub fn alternatives(alternatives: &[Alternative]) -> Table {
     let on_gpu = alternatives.iter().any(|a| a.gpu_bytes > 0);
     let mut table = Table::new(&[
         Column::left(""),
@@ -141,8 +147,5 @@ pub fn alternatives(alternatives: &[Alternative]) -> String {
             a.why_not.clone().unwrap_or_default(),
         ]);
     }
-    if alternatives.iter().any(|a| a.chosen) {
-        return format!("{table}\n>  taken: the smallest plan within 2 % of the fastest that fits");
-    }
-    table.to_string()
+    table
 }

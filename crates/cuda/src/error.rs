@@ -20,14 +20,14 @@ pub struct Missing {
 
 #[derive(Debug, Error)]
 pub enum CudaError {
-    #[error("{}", describe_missing(missing, searched))]
+    #[error("{}", describe_missing(missing))]
     Missing { missing: Vec<Missing>, searched: Vec<std::path::PathBuf> },
-    #[error("no NVIDIA GPU is visible: {reason}\nhint: check `nvidia-smi` and CUDA_VISIBLE_DEVICES")]
+    #[error("no NVIDIA GPU is visible: {reason}")]
     NoDevice { reason: String },
     #[error("GPU {ordinal} does not exist; there {} visible", if *count == 1 { "is 1".to_owned() } else { format!("are {count}") })]
     NoSuchDevice { ordinal: usize, count: usize },
     #[error(
-        "the NVIDIA driver supports CUDA {}.{} at most, at least {}.{} is needed\nhint: install driver 525 or newer",
+        "the NVIDIA driver supports CUDA {}.{} at most, at least {}.{} is needed",
         found / 1000, found % 1000 / 10, needed / 1000, needed % 1000 / 10
     )]
     DriverTooOld { found: i32, needed: i32 },
@@ -49,6 +49,16 @@ pub enum CudaError {
 }
 
 impl CudaError {
+    /// What to do about it.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Missing { searched, .. } => vec![describe_search(searched)],
+            Self::NoDevice { .. } => vec!["check `nvidia-smi` and CUDA_VISIBLE_DEVICES".to_owned()],
+            Self::DriverTooOld { .. } => vec!["install driver 525 or newer".to_owned()],
+            _ => Vec::new(),
+        }
+    }
+
     /// The reason in one line, without what to do about it.
     pub fn brief(&self) -> String {
         match self {
@@ -88,13 +98,18 @@ pub fn describe_holders(holders: &[Holder]) -> String {
     shown.join(", ")
 }
 
-fn describe_missing(missing: &[Missing], searched: &[std::path::PathBuf]) -> String {
+fn describe_missing(missing: &[Missing]) -> String {
     let mut text = String::from("CUDA libraries are missing:");
     for Missing { what, names, hint } in missing {
         text += &format!("\n  {what} ({}): {hint}", names.join(", "));
     }
-    text +=
-        "\nhint: searched the system's library path, CUDA_HOME, the active Python environment and PLIMSOLL_CUDA_PATH";
+    text
+}
+
+fn describe_search(searched: &[std::path::PathBuf]) -> String {
+    let mut text =
+        "searched the system's library path, CUDA_HOME, the active Python environment and PLIMSOLL_CUDA_PATH"
+            .to_owned();
     if !searched.is_empty() {
         let searched: Vec<String> = searched.iter().map(|path| path.display().to_string()).collect();
         text += &format!(" ({})", searched.join(", "));
@@ -134,9 +149,10 @@ mod tests {
     #[test]
     fn missing_libraries_say_how_to_get_them() {
         let missing = Missing { what: "NVRTC", names: &["libnvrtc.so.13"], hint: "pip install nvidia-cuda-nvrtc" };
-        let text = CudaError::Missing { missing: vec![missing], searched: vec!["/opt/cuda".into()] }.to_string();
+        let error = CudaError::Missing { missing: vec![missing], searched: vec!["/opt/cuda".into()] };
+        let text = error.to_string();
         assert!(text.contains("NVRTC (libnvrtc.so.13): pip install nvidia-cuda-nvrtc"), "{text}");
-        assert!(text.contains("/opt/cuda"), "{text}");
+        assert!(error.hints()[0].contains("/opt/cuda"), "{:?}", error.hints());
     }
 
     #[test]

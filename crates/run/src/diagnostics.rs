@@ -1,6 +1,6 @@
 //! Errors of the libraries as failures of a run: the exit code, the key that caused it, and what to do.
 //!
-//! All that knows the libraries' error types, and how they word their hints, is in this file.
+//! All that knows the libraries' error types is in this file.
 
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -39,7 +39,10 @@ pub fn unprepared(
 /// The failure, pointing at the value of the run that caused it where there is one.
 pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
     match &error {
-        TrainError::NoModel { .. } | TrainError::Shape(_) => at_key(resolved, "model", &error),
+        TrainError::NoModel { .. }
+        | TrainError::NotInCache { .. }
+        | TrainError::Adapter { .. }
+        | TrainError::Shape(_) => at_key(resolved, "model", &error),
         TrainError::Model(ModelError::FreezePattern(_)) => at_key(resolved, "method.freeze", &error),
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
         TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
@@ -48,22 +51,46 @@ pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
     }
 }
 
-/// The parts of a library's message: each hint stands behind a line break and `hint: `. Only until the libraries' errors
-/// have their hints apart.
-fn from_library(failure: impl FnOnce(String) -> Failure, error: &dyn Display) -> Failure {
+/// An error that may know what to do about it.
+pub trait Hints: Display {
+    fn hints(&self) -> Vec<String>;
+}
+
+macro_rules! hints {
+    ($($error:ty => $hints:expr),+ $(,)?) => {
+        $(impl Hints for $error {
+            fn hints(&self) -> Vec<String> {
+                let hints: fn(&$error) -> Vec<String> = $hints;
+                hints(self)
+            }
+        })+
+    };
+}
+
+hints! {
+    TrainError => TrainError::hints,
+    CudaError => CudaError::hints,
+    PlanError => |_| Vec::new(),
+    // Its hints are still in its text.
+    DataError => |_| Vec::new(),
+}
+
+/// Errors of the data have their hints in their text, each behind a line break and `hint: `.
+fn from_library(failure: impl FnOnce(String) -> Failure, error: &dyn Hints) -> Failure {
     let text = error.to_string();
     let mut parts = text.split("\nhint: ");
     let failure = failure(parts.next().unwrap_or_default().to_owned());
-    parts.fold(failure, Failure::hint)
+    let hints = parts.map(str::to_owned).chain(error.hints());
+    hints.fold(failure, Failure::hint)
 }
 
 /// A library's error that a value of the run caused: exit code 2, with the value's place.
-pub fn at_key(resolved: &Resolved, key: &str, error: &dyn Display) -> Failure {
+pub fn at_key(resolved: &Resolved, key: &str, error: &dyn Hints) -> Failure {
     from_library(|message| resolved.invalid(key, message), error)
 }
 
 /// What to do when a file of the run cannot be written.
-fn unwritten(error: &dyn Display, kind: ErrorKind) -> Failure {
+fn unwritten(error: &dyn Hints, kind: ErrorKind) -> Failure {
     from_library(Failure::failed, error).hint(match kind {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
             "free some space, or choose a folder on another disk with --out"
@@ -76,12 +103,13 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
             TrainError::Plan(error) => error.into(),
-            TrainError::Model(_) | TrainError::NoModel { .. }
+            TrainError::Model(_)
+            | TrainError::NoModel { .. }
+            | TrainError::NotInCache { .. }
+            | TrainError::Adapter { .. }
             | TrainError::Shape(_)
             | TrainError::Streams { .. }
-            | TrainError::NoText => {
-                from_library(Failure::config, &error)
-            }
+            | TrainError::NoText => from_library(Failure::config, &error),
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
                 unwritten(&error, source.kind())
             }
@@ -254,9 +282,12 @@ mod tests {
 
     #[test]
     fn a_library_s_hints_are_hints() {
-        let failure =
-            from_library(Failure::bad_input, &"cannot read a.jsonl: gone\nhint: check the path\nhint: or not");
+        let failure = Failure::from(TrainError::Vocabulary { tokenizer: 9, model: 8 });
+        assert_eq!(failure.message(), "the tokenizer has 9 tokens, the model's vocabulary only 8");
+        assert_eq!(failure.hints.len(), 1);
+        let source = std::io::Error::other("gone");
+        let failure = Failure::from(DataError::Open { path: "a.jsonl".into(), source });
         assert_eq!(failure.message(), "cannot read a.jsonl: gone");
-        assert_eq!(failure.hints, ["check the path", "or not"]);
+        assert_eq!(failure.hints, ["check the path under `data:`"]);
     }
 }

@@ -20,6 +20,8 @@ mod samples;
 mod schedule;
 mod spec;
 mod units;
+mod visible;
+mod warning;
 
 pub use budgets::Limit;
 pub use data::{ExampleText, Piece, RunData, Stored};
@@ -33,3 +35,5 @@ pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, pla
 pub use quickstart::quickstart;
 pub use samples::{Sample, count_exact};
 pub use units::{bytes, duration};
+pub use visible::visible;
+pub use warning::Warning;

@@ -9,6 +9,7 @@ use plimsoll_runtime::Counted;
 use crate::budgets::Limit;
 use crate::data::Stored;
 use crate::units::duration;
+use crate::warning::Warning;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
@@ -38,6 +39,12 @@ pub enum Note {
     BegunAgain(PathBuf),
     /// The model's files have no score head.
     NewHead,
+    /// The model was found in the Hugging Face cache.
+    Snapshot {
+        id: String,
+        folder: PathBuf,
+    },
+    Warning(Warning),
 }
 
 /// What the rows of a source are.
@@ -46,6 +53,13 @@ pub struct DetectedFormat {
     pub source: String,
     /// The format, with the columns that hold it.
     pub format: String,
+}
+
+impl Note {
+    /// Whether it should be seen even by those who do not want remarks.
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Self::Warning(_))
+    }
 }
 
 impl fmt::Display for Note {
@@ -70,6 +84,8 @@ impl fmt::Display for Note {
             Self::NewHead => {
                 f.write_str("the model's files have no score head; a new one is initialised from the seed")
             }
+            Self::Snapshot { id, folder } => write!(f, "model {id}: found in {}", folder.display()),
+            Self::Warning(warning) => warning.fmt(f),
         }
     }
 }

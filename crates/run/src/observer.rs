@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use plimsoll_data::Progress;
+use plimsoll_plan::Report;
+
+use crate::note::Note;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
@@ -11,6 +14,17 @@ pub enum Event<'a> {
     /// How far tokenising has come.
     Tokenising(Progress),
     DatasetFinished,
+    /// The plan is made, and the weights are about to be read or drawn. What the process itself takes may still be stated
+    /// anew.
+    Planned {
+        report: &'a Report,
+        notes: &'a [Note],
+    },
+    /// How much of the weights is in memory.
+    Weights {
+        done_bytes: u64,
+        total_bytes: u64,
+    },
     /// Token caches that nobody used for a month were removed.
     CacheSwept {
         folder: &'a Path,

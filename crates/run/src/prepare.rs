@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use plimsoll_data::Amount;
 use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
-    BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, OperatorTime, Outcome,
-    Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib, peak_resident_bytes,
-    plan_only, profile,
+    BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin, OperatorTime,
+    Outcome, Preparation, Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib,
+    peak_resident_bytes, plan_only, prepare_watched, profile,
 };
 
 use crate::budgets::capacity;
@@ -20,10 +20,11 @@ use crate::diagnostics::{explained, unprepared};
 use crate::failure::Failure;
 use crate::folder::{Claimed, Continue, claim};
 use crate::note::Note;
-use crate::observer::Observer;
+use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
 use crate::schedule::{learning_rate, total_updates};
 use crate::spec::{check_weights, spec};
+use crate::warning;
 
 /// What is about this call and not about the run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,6 +104,7 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
         .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
+    notes.extend(of_model(resolved, &spec));
     let next_gib = match spec.goal {
         Goal::Fastest => next_gib(&spec, &profile, capacity.budgets, fixed)?,
         Goal::Lowest => Vec::new(),
@@ -139,16 +141,25 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     if let Some(resume) = &resume {
         keep_bits(&mut spec, resume, &profile, capacity.budgets);
     }
-    let Prepared { mut session, report, picture } =
-        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
-            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
-    notes.extend(capacity.notes);
+    let updates = total_updates(&resolved.run, &data.train, amount);
+    let rate = learning_rate(&resolved.run, updates);
+    notes.extend(capacity.notes.iter().cloned());
+    notes.extend(of_model(resolved, &spec));
     notes.extend(data.notes());
+    let warnings = warning::of_run(&resolved.run, amount, &rate, &data.train, data.eval.as_ref());
+    notes.extend(warnings.into_iter().map(Note::Warning));
+    let mut watch = |preparation: Preparation<'_>| match preparation {
+        Preparation::Planned(report) => observer.observe(observer::Event::Planned { report, notes: &notes }),
+        Preparation::Weights { done_bytes, total_bytes } => {
+            observer.observe(observer::Event::Weights { done_bytes, total_bytes });
+        }
+    };
+    let Prepared { mut session, report, picture } =
+        prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     if session.has_new_head() {
         notes.push(Note::NewHead);
     }
-    let updates = total_updates(&resolved.run, &data.train, amount);
-    let rate = learning_rate(&resolved.run, updates);
     match &resume {
         Some(resume) => check_resume(resolved, resume, options.resume, holds, (&mut session, amount, &rate))?,
         None if holds == Holds::Unfinished => notes.push(Note::BegunAgain(folder.path().to_owned())),
@@ -166,7 +177,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         resume,
         amount,
         run: resolved.run.clone(),
-        run_yaml: resolved.to_yaml(),
+        run_yaml: resolved.to_yaml_anywhere(),
     })
 }
 
@@ -180,7 +191,18 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
             .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
+    notes.extend(of_model(resolved, &spec));
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
+}
+
+/// Where the model was found, if that is not plain, and what is odd about it.
+fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
+    let snapshot = match &spec.model.origin {
+        ModelOrigin::Hub { id, folder } => Some(Note::Snapshot { id: id.clone(), folder: folder.clone() }),
+        _ => None,
+    };
+    let warning = warning::of_model(&resolved.run, spec).map(Note::Warning);
+    snapshot.into_iter().chain(warning).collect()
 }
 
 /// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the

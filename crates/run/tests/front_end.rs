@@ -16,6 +16,9 @@ fn resolved(settings: &[&str]) -> Resolved {
 struct Counts {
     started: u32,
     finished: u32,
+    planned: u32,
+    weights_bytes: u64,
+    is_filled: bool,
 }
 
 impl Observer for Counts {
@@ -23,6 +26,16 @@ impl Observer for Counts {
         match event {
             Event::DatasetStarted => self.started += 1,
             Event::DatasetFinished => self.finished += 1,
+            Event::Planned { report, notes } => {
+                self.planned += 1;
+                assert!(report.host.planned_bytes > 0 && !notes.is_empty());
+            }
+            Event::Weights { done_bytes, total_bytes } => {
+                assert!(self.planned > 0, "the plan is known before weights are read");
+                assert!(self.weights_bytes < done_bytes && done_bytes <= total_bytes);
+                self.weights_bytes = done_bytes;
+                self.is_filled = done_bytes == total_bytes;
+            }
             Event::Tokenising(_) | Event::CacheSwept { .. } => {}
         }
     }
@@ -68,6 +81,7 @@ fn tokenising_is_observed() {
     let run = resolved(&["device=cpu", &settings, &out, "schedule={steps: 1}"]);
     prepare(&run, Options::default(), &mut counts).expect("prepared");
     assert_eq!((counts.started, counts.finished), (2, 2), "training and evaluation data");
+    assert_eq!((counts.planned, counts.is_filled), (1, true));
     assert!(!Path::new(&folder.path().join("run")).exists(), "preparing writes no run folder");
 }
 

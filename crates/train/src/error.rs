@@ -11,6 +11,9 @@ use thiserror::Error;
 use crate::checkpoint::{Change, Damaged};
 use crate::event::Bad;
 
+const FOLDER_HOLDS: &str =
+    "a model's folder holds config.json, model.safetensors (or shards) and tokenizer.json, as Hugging Face writes them";
+
 #[derive(Debug, Error)]
 pub enum TrainError {
     #[error(transparent)]
@@ -27,14 +30,20 @@ pub enum TrainError {
     #[error("cannot write {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// Neither a folder nor a preset.
-    #[error("model `{name}` is neither a folder here nor a preset\nhint: presets are {presets}")]
+    #[error("model `{name}` is neither a folder here nor a preset")]
     NoModel { name: String, presets: String },
+    /// A name as the Hugging Face hub has them, of nothing that is here.
+    #[error("model `{id}` is neither a folder here nor in the Hugging Face cache ({})", cache.display())]
+    NotInCache { id: String, cache: PathBuf, presets: String },
+    /// A folder in the place of a model's that holds only what was trained on top of one.
+    #[error("{} holds a PEFT adapter, not a model", path.display())]
+    Adapter { path: PathBuf, base: Option<String> },
     /// A model given by a shape that cannot be built.
     #[error("the model cannot be built: {0}")]
     Shape(String),
     /// A model folder whose `config.json` cannot be used.
     #[error("{}: {reason}", path.display())]
-    ModelConfig { path: PathBuf, reason: String },
+    ModelConfig { path: PathBuf, reason: String, missing: bool },
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Loss { loss: *loss, origin: *origin }, step - 1)]
     NotANumber { step: u64, loss: f64, origin: Option<BadNumber> },
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Gradient { norm: *norm, origin: *origin }, step - 1)]
@@ -42,10 +51,10 @@ pub enum TrainError {
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Spike { loss: *loss, usual: *usual }, step - 1)]
     Spike { step: u64, loss: f64, usual: f64 },
     /// The folder has something in it that no run has made.
-    #[error("{} is not empty, and what it holds is not a run of this program\nhint: choose a new folder", path.display())]
+    #[error("{} is not empty, and what it holds is not a run of this program", path.display())]
     NotARun { path: PathBuf },
     #[error(
-        "{} is in use by another run{}\nhint: wait until it ends, or choose another folder",
+        "{} is in use by another run{}",
         path.display(), pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
     )]
     InUse { path: PathBuf, pid: Option<u32> },
@@ -55,16 +64,14 @@ pub enum TrainError {
     )]
     NoSpace { path: PathBuf, needed: u64, free: u64 },
     /// The run that is here is another one.
-    #[error("{0}\nhint: go on with the value it had, or start a new run in another folder")]
+    #[error("{0}")]
     Changed(Change),
     #[error(
-        "no checkpoint can be used: {}\nhint: restore one of them, or remove the folder `checkpoints` to start from the beginning",
+        "no checkpoint can be used: {}",
         damaged.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
     NoSoundCheckpoint { damaged: Vec<Damaged> },
-    #[error(
-        "the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}\nhint: use the tokenizer that came with the model, or set data.tokenizer to its folder"
-    )]
+    #[error("the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}")]
     Vocabulary { tokenizer: usize, model: usize },
     /// Others take or give memory all the time.
     #[error("the GPU's memory does not settle: {times} plans in a row took more than the driver had said")]
@@ -79,6 +86,33 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// What to do about it.
+    pub fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Weights(error) => error.hints(),
+            Self::NoModel { presets, .. } => vec![format!("presets are {presets}")],
+            Self::NotInCache { id, presets, .. } => vec![
+                format!("models are not downloaded by plimsoll; fetch it with `hf download {id}`"),
+                format!("or use a preset: {presets}"),
+            ],
+            Self::Adapter { base, .. } => {
+                let base = base.as_ref().map_or_else(String::new, |name| format!(": `{name}`"));
+                vec![format!("set `model` to the model that the adapter was trained on{base}")]
+            }
+            Self::ModelConfig { missing: true, .. } => vec![FOLDER_HOLDS.to_owned()],
+            Self::Vocabulary { .. } => {
+                vec!["use the tokenizer that came with the model, or set data.tokenizer to its folder".to_owned()]
+            }
+            Self::NotARun { .. } => vec!["choose a new folder".to_owned()],
+            Self::InUse { .. } => vec!["wait until it ends, or choose another folder".to_owned()],
+            Self::Changed(_) => vec!["go on with the value it had, or start a new run in another folder".to_owned()],
+            Self::NoSoundCheckpoint { .. } => {
+                vec!["restore one of them, or remove the folder `checkpoints` to start from the beginning".to_owned()]
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether only writing failed, so that a run may go on without what was to be written.
     pub(crate) fn is_of_writing(&self) -> bool {
         matches!(self, TrainError::Io { .. } | TrainError::Weights(WeightError::Write { .. }))

@@ -44,6 +44,12 @@ pub struct EvalEvent {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
+    /// So many micro-batches of an update are done. Not in the metrics.
+    MicroBatch {
+        step: u64,
+        done: u64,
+        total: u64,
+    },
     Step(StepEvent),
     Eval {
         step: u64,

@@ -211,9 +211,11 @@ impl<'a> Run<'a> {
 
     /// The inner error says why the update was not applied; gradients are zero again then.
     fn try_update(&mut self, step: u64, lr: f64) -> Result<Result<UpdateResult, Bad>, TrainError> {
-        let Self { session, feed, progress, task, .. } = self;
+        let Self { session, feed, progress, task, watch, .. } = self;
         let feed = feed.as_mut().expect("there is one between updates");
-        let sums = match session.accumulate_from(feed, step) {
+        let sums = match session.accumulate_from(feed, step, &mut |done, total| {
+            (watch.observe)(&Event::MicroBatch { step, done, total });
+        }) {
             // Found on the way, where every operator is checked.
             Err(TrainError::Runtime(RuntimeError::NotANumber(origin))) => {
                 session.discard()?;

@@ -7,13 +7,18 @@ use plimsoll_models::{Architecture, ModelError, preset, preset_names};
 use plimsoll_runtime::weights::Checkpoint;
 use serde_json::Value as Json;
 
-use crate::TrainError;
+use crate::{TrainError, hub};
 
 /// Where a model's shape came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelOrigin {
     Preset(String),
     Folder(PathBuf),
+    /// A snapshot in the Hugging Face cache.
+    Hub {
+        id: String,
+        folder: PathBuf,
+    },
     Shape,
 }
 
@@ -26,9 +31,6 @@ pub struct Model {
     pub random: bool,
 }
 
-const FOLDER_HOLDS: &str =
-    "a model's folder holds config.json, model.safetensors (or shards) and tokenizer.json, as Hugging Face writes them";
-
 /// What is wrong with a configuration, wherever it came from.
 fn reason(error: ModelError) -> String {
     match error {
@@ -38,7 +40,7 @@ fn reason(error: ModelError) -> String {
 }
 
 impl Model {
-    /// A folder if there is one of that name, else a preset.
+    /// A folder if there is one of that name, else a preset, else a snapshot in the Hugging Face cache.
     pub fn find(name: &str) -> Result<Self, TrainError> {
         let folder = Path::new(name);
         if folder.is_dir() {
@@ -47,14 +49,31 @@ impl Model {
         if let Some(config) = preset(name) {
             return Ok(Self { config: config?, origin: ModelOrigin::Preset(name.to_owned()), random: true });
         }
-        Err(TrainError::NoModel { name: name.to_owned(), presets: preset_names().join(", ") })
+        let (name, presets) = (name.to_owned(), preset_names().join(", "));
+        if !hub::is_id(&name) {
+            return Err(TrainError::NoModel { name, presets });
+        }
+        let cache = hub::cache();
+        match hub::snapshot(&cache, &name) {
+            Some(folder) => {
+                let model = Self::from_folder(&folder)?;
+                Ok(Self { origin: ModelOrigin::Hub { id: name, folder }, ..model })
+            }
+            None => Err(TrainError::NotInCache { id: name, cache, presets }),
+        }
     }
 
     fn from_folder(folder: &Path) -> Result<Self, TrainError> {
         let path = folder.join("config.json");
-        let unusable = |reason: String| TrainError::ModelConfig { path: path.clone(), reason };
-        let text = fs::read_to_string(&path).map_err(|e| unusable(format!("{e}\nhint: {FOLDER_HOLDS}")))?;
-        let mut config = Architecture::from_json(&text).map_err(|e| unusable(reason(e)))?;
+        let unusable = |reason, missing| TrainError::ModelConfig { path: path.clone(), reason, missing };
+        let adapter = folder.join("adapter_config.json");
+        if adapter.exists() && !path.exists() {
+            let config = fs::read(adapter).ok().and_then(|bytes| serde_json::from_slice::<Json>(&bytes).ok());
+            let base = config.and_then(|config| config["base_model_name_or_path"].as_str().map(str::to_owned));
+            return Err(TrainError::Adapter { path: folder.to_owned(), base });
+        }
+        let text = fs::read_to_string(&path).map_err(|e| unusable(e.to_string(), true))?;
+        let mut config = Architecture::from_json(&text).map_err(|e| unusable(reason(e), false))?;
         // Without weights the configuration is all there is; those who need them will say that they are missing.
         if let Ok(files) = Checkpoint::open(folder, "model") {
             config.tie_as_stored(files.differ(config.embedding.name, config.head.name)?);
@@ -77,7 +96,7 @@ impl Model {
 
     pub fn folder(&self) -> Option<&Path> {
         match &self.origin {
-            ModelOrigin::Folder(folder) => Some(folder),
+            ModelOrigin::Folder(folder) | ModelOrigin::Hub { folder, .. } => Some(folder),
             ModelOrigin::Preset(_) | ModelOrigin::Shape => None,
         }
     }
@@ -98,7 +117,7 @@ impl Model {
     pub fn name(&self) -> String {
         match &self.origin {
             ModelOrigin::Folder(folder) => folder.display().to_string(),
-            ModelOrigin::Preset(name) => name.clone(),
+            ModelOrigin::Preset(name) | ModelOrigin::Hub { id: name, .. } => name.clone(),
             ModelOrigin::Shape => self.config.family.model_type.to_owned(),
         }
     }

@@ -232,15 +232,37 @@ impl Surroundings<'_> {
     }
 }
 
+/// How far a run's preparation is.
+#[derive(Clone, Copy, Debug)]
+pub enum Preparation<'a> {
+    /// The plan is made. What the process itself takes may be stated anew once everything has run.
+    Planned(&'a Report),
+    /// So much of the weights is filled in.
+    Weights { done_bytes: u64, total_bytes: u64 },
+}
+
+/// As [`prepare_watched`], with nobody watching.
+pub fn prepare(
+    spec: &Spec,
+    backend: Box<dyn Backend>,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    data: &DataMemory<'_>,
+    paranoid: bool,
+) -> Result<Prepared, TrainError> {
+    prepare_watched(spec, backend, device, budgets, data, paranoid, &mut |_| {})
+}
+
 /// Plans with the process measured, takes the arena, runs everything once where that is what loads libraries, states what
 /// was really taken, and fills in the weights.
-pub fn prepare(
+pub fn prepare_watched(
     spec: &Spec,
     mut backend: Box<dyn Backend>,
     device: &DeviceProfile,
     budgets: Budgets,
     data: &DataMemory<'_>,
     paranoid: bool,
+    watch: &mut dyn FnMut(Preparation<'_>),
 ) -> Result<Prepared, TrainError> {
     let here = Surroundings { spec, device, budgets, data };
     let mut excess = 0;
@@ -250,6 +272,11 @@ pub fn prepare(
         let Chosen { built, plan, mut report, batch, loss_chunks, .. } = chosen;
         // Files that lack something are found before memory is taken for them.
         let checkpoint = weights::open(&spec.model, &built.parameters)?;
+        // Before a card has run everything once: that takes seconds.
+        let is_early = backend.loads_lazily() && excess == 0;
+        if is_early {
+            watch(Preparation::Planned(&report));
+        }
         let chunked = spec.task.head().uses_vocabulary();
         let position =
             PlanPosition { micro_batch_tokens: report.micro_batch_tokens, loss_chunks: chunked.then_some(loss_chunks) };
@@ -268,7 +295,12 @@ pub fn prepare(
             here.restate(&mut report, batch, Some(used));
             here.check_host(&report)?;
         }
-        session.fill_weights(checkpoint.as_ref())?;
+        if !is_early && excess == 0 {
+            watch(Preparation::Planned(&report));
+        }
+        session.fill_weights(checkpoint.as_ref(), &mut |done_bytes, total_bytes| {
+            watch(Preparation::Weights { done_bytes, total_bytes });
+        })?;
         return Ok(Prepared { session, report, picture });
     }
     Err(TrainError::Unsteady { times: REPLANS_MAX })

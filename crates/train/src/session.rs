@@ -82,7 +82,11 @@ impl Session {
     }
 
     /// Fills in weights: from the model's files, or drawn from the seed.
-    pub(crate) fn fill_weights(&mut self, checkpoint: Option<&Checkpoint>) -> Result<(), TrainError> {
+    pub(crate) fn fill_weights(
+        &mut self,
+        checkpoint: Option<&Checkpoint>,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), TrainError> {
         self.new_head = checkpoint.is_some_and(|files| weights::lacks_head(files, &self.built.parameters));
         if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
             let table = rotary_table(rotary, self.max_length());
@@ -94,7 +98,7 @@ impl Session {
                 self.executor.write_slot(slot, &position_buckets(bias, length, length))?;
             }
         }
-        weights::fill(self, checkpoint)
+        weights::fill(self, checkpoint, tick)
     }
 
     /// Gives the arena back.
@@ -279,14 +283,22 @@ impl Session {
     }
 
     /// As [`Session::accumulate`], with the feed's next update, one micro-batch at a time. What has still to be done of the
-    /// update is to apply it.
-    pub(crate) fn accumulate_from(&mut self, feed: &mut Feed, step: u64) -> Result<Accumulated, TrainError> {
+    /// update is to apply it. `tick` gets the micro-batches done and all.
+    pub(crate) fn accumulate_from(
+        &mut self,
+        feed: &mut Feed,
+        step: u64,
+        tick: &mut dyn FnMut(u64, u64),
+    ) -> Result<Accumulated, TrainError> {
         let head = feed.next_update()?;
         let amounts = Amounts::from(&head);
         self.begin_update(&amounts, step)?;
+        let mut done = 0;
         while let Some(mut batch) = feed.next_batch()? {
             self.fill_up(&mut batch);
             self.micro_step(&batch)?;
+            done += 1;
+            tick(done, head.micro_batches);
         }
         let (loss, metrics) = (self.read_loss()?, self.read_metrics()?);
         Ok(Accumulated { loss, amounts, fill_rate: head.fill_rate, metrics })

@@ -40,19 +40,32 @@ pub(crate) fn lacks_head(checkpoint: &Checkpoint, parameters: &[Parameter]) -> b
     parameters.iter().any(|p| p.kind == ParameterKind::Head && !provides(checkpoint, p))
 }
 
-/// Fills in every parameter, and the float32 copies of those that have one.
-pub(crate) fn fill(session: &mut Session, checkpoint: Option<&Checkpoint>) -> Result<(), TrainError> {
-    for (index, parameter) in session.parameters().to_vec().iter().enumerate() {
-        let slots = [Some(parameter.slot), session.master_of(&parameter.name)];
-        for slot in slots.into_iter().flatten() {
-            match checkpoint {
-                Some(checkpoint) if provides(checkpoint, parameter) => load(session, checkpoint, parameter, slot, "")?,
-                _ => {
-                    draw(session, parameter, slot, index as u64)?;
-                    clear_padding(session, parameter, slot)?;
-                }
+/// Fills in every parameter, and the float32 copies of those that have one. `tick` gets the bytes filled in and all.
+pub(crate) fn fill(
+    session: &mut Session,
+    checkpoint: Option<&Checkpoint>,
+    tick: &mut dyn FnMut(u64, u64),
+) -> Result<(), TrainError> {
+    let parameters = session.parameters().to_vec();
+    let places: Vec<_> = (parameters.iter().enumerate())
+        .flat_map(|(index, parameter)| {
+            let slots = [Some(parameter.slot), session.master_of(&parameter.name)];
+            slots.into_iter().flatten().map(move |slot| (index, parameter, slot))
+        })
+        .collect();
+    let bytes = |session: &mut Session, slot| session.executor().plan().slot(slot).bytes as u64;
+    let total = places.iter().map(|(_, _, slot)| bytes(session, *slot)).sum();
+    let mut done = 0;
+    for (index, parameter, slot) in places {
+        match checkpoint {
+            Some(checkpoint) if provides(checkpoint, parameter) => load(session, checkpoint, parameter, slot, "")?,
+            _ => {
+                draw(session, parameter, slot, index as u64)?;
+                clear_padding(session, parameter, slot)?;
             }
         }
+        done += bytes(session, slot);
+        tick(done, total);
     }
     Ok(())
 }

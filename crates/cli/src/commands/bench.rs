@@ -15,16 +15,15 @@ const STEPS: u64 = 8;
 
 pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     let began = Instant::now();
-    let file = Some(args.file.as_path());
+    let file = args.file.as_deref();
     let resolved = args.common.resolve(file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
     }
     let mut prepared = prepare_bench(&resolved, args.common.options(file))?;
-    prepared.notes.iter().for_each(|note| printer.note(note));
+    prepared.notes.iter().for_each(|note| printer.remark(note));
     if !printer.is_json() {
-        printer.report(tables::decisions(prepared.report()));
-        printer.report(tables::memory(prepared.report(), Measured::default()));
+        printer.report(&tables::plan(prepared.report()));
     }
     let steps = args.common.steps.unwrap_or(STEPS);
     let mut progress = printer.progress("updates", steps);
@@ -33,18 +32,18 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     })?;
     progress.finish();
     let measured = Measured { gpu_bytes: Some(report.gpu.used_bytes), host_bytes: None };
-    tables::overrun(prepared.report(), measured).iter().for_each(|warning| printer.note(warning));
+    tables::overrun(prepared.report(), measured).iter().for_each(|warning| printer.warning(warning));
     if printer.is_json() {
         printer.json(&report);
         return Ok(());
     }
-    printer.data(comparison(&report));
+    printer.tables(&[comparison(&report)]);
     printer.data(format!(
         "{:.0} tokens/s, loss {:.4} -> {:.4}, first update after {:.2} s",
         report.tokens_per_s, report.loss_first, report.loss_last, report.first_step_s
     ));
     if args.profile {
-        printer.data(operators(&prepared.profile()?));
+        printer.tables(&[operators(&prepared.profile()?)]);
     }
     Ok(())
 }

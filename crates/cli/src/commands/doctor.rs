@@ -153,9 +153,9 @@ fn show_cards(machine: &Machine, printer: &Printer) {
             processes.row([p.pid.to_string(), p.name.clone(), p.user.clone(), bytes(p.bytes), p.command.clone()]);
         }
     }
-    printer.data(cards);
+    printer.tables(&[cards]);
     if any {
-        printer.data(processes);
+        printer.tables(&[processes]);
     }
 }
 
@@ -179,7 +179,7 @@ fn show_host(machine: &Machine, printer: &Printer) {
         format!("{:.1}", (host.cpus - host.load).max(0.0)),
         format!("{:.0}", host.cpus),
     ]);
-    printer.data(table);
+    printer.tables(&[table]);
     if let Some(version) = &machine.driver.version {
         printer.data(format!("NVIDIA driver {version}"));
     }

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod bench;
+pub mod completions;
 pub mod doctor;
 pub mod init;
 pub mod keys;
@@ -21,5 +22,5 @@ fn print_origins(resolved: &Resolved, printer: &Printer) {
     for row in resolved.origins() {
         table.row([row.path, row.value, row.origin.to_string()]);
     }
-    printer.report(table);
+    printer.report(&[table]);
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_observe::picture::{PlanPicture, html, svg};
-use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, duration, plan};
+use plimsoll_run::{Cause, Failure, PlannedRun, Refusal, duration, plan};
 
 use super::print_origins;
 use crate::args::PlanArgs;
@@ -24,7 +24,7 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
             show_refusal(refusal, printer);
         }
     })?;
-    planned.notes.iter().for_each(|note| printer.note(note));
+    planned.notes.iter().for_each(|note| printer.remark(note));
     draw_pictures(args, &planned, printer)?;
     let PlannedRun { report, .. } = &planned;
     if printer.is_json() {
@@ -33,13 +33,11 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
         printer.json(&json);
         return Ok(());
     }
-    printer.data(tables::decisions(report));
-    printer.data(tables::memory(report, Measured::default()));
-    if report.modes.is_some() {
-        printer.data(tables::modes(report));
-    }
-    printer.data(tables::alternatives(&report.alternatives));
-    printer.data(tables::next_gib(report));
+    let mut tables = tables::plan(report);
+    tables.extend(tables::modes(report));
+    tables.push(tables::alternatives(&report.alternatives));
+    printer.tables(&tables);
+    printer.data(tables::remarks(report));
     if let (Some(seconds), Some(updates)) = (planned.total_s(), planned.updates) {
         printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
     }
@@ -101,6 +99,6 @@ fn show_refusal(refusal: &Refusal, printer: &Printer) {
             "alternatives": refusal.alternatives,
         }));
     } else if !refusal.alternatives.is_empty() {
-        printer.report(tables::alternatives(&refusal.alternatives));
+        printer.report(&[tables::alternatives(&refusal.alternatives)]);
     }
 }

@@ -53,7 +53,7 @@ pub fn run(args: &StatusArgs, printer: &Printer) -> Result<(), Failure> {
             status.left_s.filter(|_| running).map_or_else(String::new, |s| duration(Duration::from_secs_f64(s))),
         ]);
     }
-    printer.data(table);
+    printer.tables(&[table]);
     Ok(())
 }
 

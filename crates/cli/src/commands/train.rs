@@ -13,7 +13,7 @@ use super::plan::draw;
 use super::print_origins;
 use crate::args::TrainArgs;
 use crate::observer::Preparing;
-use crate::printer::{Column, EvalLine, Printer, StepLine, StepLog, Table};
+use crate::printer::{Column, EvalLine, Pace, Printer, StepLine, StepLog, Table};
 use crate::{interrupt, tables};
 
 pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
@@ -29,7 +29,8 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
         _ => Continue::Unfinished,
     };
     let options = Options { resume: how, ..args.common.options(file) };
-    let mut prepared = prepare(&resolved, options, &mut Preparing::new(printer))?;
+    let mut preparing = Preparing::new(printer);
+    let mut prepared = prepare(&resolved, options, &mut preparing)?;
     let stop = interrupt::listen();
     let mut folder = prepared.begin()?;
     if let Some(picture) = prepared.picture.take() {
@@ -39,17 +40,19 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
             &html(&[PlanPicture { name: &name, report: &prepared.report, picture: &picture }]),
         )?;
     }
-    let mut log = printer.steps(prepared.updates, folder.open_log()?);
-    prepared.notes.iter().for_each(|note| log.note(&note.to_string()));
+    let update = Duration::from_secs_f64(prepared.report.predicted.step_ms.max(0.0) / 1e3);
+    let pace = Pace { updates: prepared.updates, every: resolved.run.log.every, update };
+    let mut log = printer.steps(pace, folder.open_log()?);
+    let (shown, later) = prepared.notes.split_at(preparing.notes_shown());
+    log.record_plan(shown, &tables::plan(&prepared.report));
+    later.iter().for_each(|note| log.remark(note));
     log.example(&prepared.data.first_example()?);
-    log.note(&tables::decisions(&prepared.report));
-    log.note(&tables::memory(&prepared.report, Measured::default()));
     let mut curves = curves(&folder, &mut log);
     let outcome = prepared.train(&mut folder, stop, &mut |event| {
         show(&mut log, event);
         // A run does not end because its curves cannot be written.
         if let Some(Err(error)) = curves.as_mut().map(|curves| curves.record(event)) {
-            log.note(&format!("warning: {error}; the curves for TensorBoard end here"));
+            log.warning(&format!("{error}; the curves for TensorBoard end here"));
             curves = None;
         }
     });
@@ -94,13 +97,14 @@ fn logged(failure: Failure, log: &mut StepLog) -> Failure {
 fn remarks(prepared: &PreparedRun, outcome: &Outcome, measured: Measured, log: &mut StepLog) {
     let data = [prepared.data.skipped(), prepared.data.waiting(outcome)];
     data.iter().flatten().for_each(|remark| log.note(remark));
-    log.note(&tables::memory(&prepared.report, measured));
-    tables::overrun(&prepared.report, measured).iter().for_each(|warning| log.note(warning));
+    log.tables(&tables::memory(&prepared.report, measured));
+    tables::overrun(&prepared.report, measured).iter().for_each(|warning| log.warning(warning));
     log.note(&tables::speed(prepared.predicted_ms(outcome), outcome.step_ms));
 }
 
 fn show(log: &mut StepLog, event: &Event) {
     match event {
+        Event::MicroBatch { step, done, total } => log.micro_batch(*step, *done, *total),
         Event::Step(step) => {
             if step.step == 1 {
                 let StepEvent { sequences, tokens, fill_rate, .. } = step;
@@ -132,6 +136,7 @@ fn show(log: &mut StepLog, event: &Event) {
         Event::Resumed(Resumed { step, folder, changes, damaged }) => {
             damaged.iter().for_each(|checkpoint| log.warning(&checkpoint.to_string()));
             log.note(&format!("resuming after update {step} from {}", folder.display()));
+            log.advance(*step as f64);
             changes.iter().for_each(|change| log.warning(&change.to_string()));
         }
         Event::Skipped { step, skip } => log.warning(&format!("step {step}: {skip}")),
@@ -171,7 +176,7 @@ fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut Ste
         for sample in samples.iter().take(SAMPLES_SHOWN) {
             table.row([sample.prompt.clone(), sample.answer.clone(), sample.expected.clone()]);
         }
-        log.data(&table.to_string());
+        log.data_table(table);
         let right = count_exact(samples);
         log.data(&format!("{right} of {} held-out prompts answered exactly", samples.len()));
     }

@@ -1,6 +1,6 @@
 //! An example for people to look at: text with loss stands between ⟦ and ⟧, or in colour.
 
-use plimsoll_run::{ExampleText, Piece};
+use plimsoll_run::{ExampleText, Piece, visible};
 
 /// Characters of a piece that are shown, the last third of them from its end.
 const PIECE_CHARS_MAX: usize = 240;
@@ -34,17 +34,6 @@ fn shortened(text: &str) -> String {
     let begin: String = text.chars().take(PIECE_CHARS_MAX - tail).collect();
     let end: String = text.chars().skip(count - tail).collect();
     format!("{begin} … {end}")
-}
-
-/// On one line, and with nothing in it that a terminal would obey.
-fn visible(text: &str) -> String {
-    let shown = |c: char| match c {
-        '\n' => '↵',
-        '\t' => '⇥',
-        c if c.is_control() => '\u{FFFD}',
-        c => c,
-    };
-    text.chars().map(shown).collect()
 }
 
 #[cfg(test)]

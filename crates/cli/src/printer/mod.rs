@@ -1,30 +1,38 @@
 //! The one place that writes to the terminal.
 //!
-//! Data goes to stdout, everything else to stderr. Nothing is redrawn and nothing is coloured unless
-//! stderr is a terminal. A closed pipe ends the writing quietly: `plimsoll plan | head` is no error.
+//! Data goes to stdout, everything else to stderr. Nothing is redrawn, coloured or wrapped unless there is a terminal, and
+//! no text reaches one with control characters in it. A closed pipe ends the writing quietly: `plimsoll plan | head` is no
+//! error. A full disk is one; see [`Printer::finish`].
 
 mod example;
 mod progress;
 mod steps;
 mod table;
+mod terminal;
+mod wrap;
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
 
 use plimsoll_observe::doctor::{Finding, Severity};
-use plimsoll_run::Failure;
+use plimsoll_run::{Failure, Note, visible};
+
+use wrap::wrapped;
 
 pub use progress::Progress;
-pub use steps::{EvalLine, StepLine, StepLog};
+pub use steps::{EvalLine, Pace, StepLine, StepLog};
 pub use table::{Column, Table};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Printer {
     quiet: bool,
     json: bool,
-    /// Whether stderr is a terminal.
-    terminal: bool,
+    /// The width of stderr, where that is a terminal.
+    width: Option<usize>,
+    /// The width of stdout, where that is a terminal.
+    data_width: Option<usize>,
     colour: bool,
 }
 
@@ -35,28 +43,46 @@ enum Colour {
     Cyan = 36,
 }
 
+/// Why a result could not be written to stdout; nothing is written behind it.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
 impl Printer {
     /// `quiet` leaves errors, warnings and data; `json` makes the data JSON.
     pub fn new(quiet: bool, json: bool) -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
-        let terminal = io::stderr().is_terminal();
-        Self { quiet, json, terminal, colour: terminal && !dumb && !set("NO_COLOR") }
+        let (width, data_width) = (terminal::width(io::stderr()), terminal::width(io::stdout()));
+        Self { quiet, json, width, data_width, colour: width.is_some() && !dumb && !set("NO_COLOR") }
     }
 
     pub fn is_json(&self) -> bool {
         self.json
     }
 
+    /// Whether something can be redrawn.
+    fn is_terminal(&self) -> bool {
+        self.width.is_some()
+    }
+
     /// A result: to stdout.
     pub fn data(&self, text: impl Display) {
-        let _ = writeln!(io::stdout().lock(), "{text}");
+        self.result(&wrapped(&clean(&text.to_string()), self.data_width));
+    }
+
+    /// Results: to stdout, with a blank line between two.
+    pub fn tables(&self, tables: &[Table]) {
+        self.result(&joined(tables, self.data_width));
+    }
+
+    /// A text for other programs, as it is: to stdout.
+    pub fn script(&self, text: &str) {
+        self.result(text.trim_end_matches('\n'));
     }
 
     /// One JSON object on one line: to stdout.
     pub fn json(&self, value: &impl serde::Serialize) {
         match serde_json::to_string(value) {
-            Ok(text) => self.data(text),
+            Ok(text) => self.result(&text),
             Err(error) => self.warning(format!("could not write a result as JSON: {error}")),
         }
     }
@@ -64,24 +90,36 @@ impl Printer {
     /// A remark: to stderr, unless quiet.
     pub fn note(&self, text: impl Display) {
         if !self.quiet {
-            self.line(text);
+            self.line(&wrapped(&clean(&text.to_string()), self.width));
         }
     }
 
-    /// Something the user asked to see beside the result: to stderr, even when quiet.
-    pub fn report(&self, text: impl Display) {
-        self.line(text);
+    /// A remark about a run, or a warning.
+    pub fn remark(&self, note: &Note) {
+        if note.is_warning() { self.warning(note) } else { self.note(note) }
+    }
+
+    /// Tables among the remarks, set apart from them.
+    pub fn note_tables(&self, tables: &[Table]) {
+        if !self.quiet {
+            self.line(&format!("\n{}\n", joined(tables, self.width)));
+        }
+    }
+
+    /// Something the user asked to see beside the result: to stderr, even when quiet, with a blank line behind it.
+    pub fn report(&self, tables: &[Table]) {
+        self.line(&format!("{}\n", joined(tables, self.width)));
     }
 
     /// Something the user should know, even when quiet.
     pub fn warning(&self, text: impl Display) {
-        self.line(format!("{} {text}", self.painted("warning:", Colour::Yellow)));
+        self.headed("warning:", Colour::Yellow, &text.to_string());
     }
 
     pub fn failure(&self, failure: &Failure) {
-        self.line(format!("{} {}", self.painted("error:", Colour::Red), failure.message()));
+        self.headed("error:", Colour::Red, &failure.message());
         for hint in &failure.hints {
-            self.line(format!("{} {hint}", self.painted("hint:", Colour::Cyan)));
+            self.headed("hint:", Colour::Cyan, hint);
         }
     }
 
@@ -102,7 +140,9 @@ impl Printer {
 
     /// What clap has to say: help and version to stdout, bad usage to stderr.
     pub fn usage(&self, error: &clap::Error) {
-        let _ = error.print();
+        if let (Err(unwritten), false) = (error.print(), error.use_stderr()) {
+            let _ = UNWRITTEN.set(unwritten);
+        }
     }
 
     /// Progress of something with `total` steps; see [`Progress`].
@@ -110,18 +150,54 @@ impl Printer {
         Progress::new(*self, what, total)
     }
 
-    /// The aligned lines of a training run of `total` updates, above a bar and in a file; see [`StepLog`].
-    pub fn steps(&self, total: u64, file: File) -> StepLog {
-        StepLog::new(*self, total, file)
+    /// The aligned lines of a training run, above a bar and in a file; see [`StepLog`].
+    pub fn steps(&self, pace: Pace, file: File) -> StepLog {
+        StepLog::new(*self, pace, file)
     }
 
-    fn line(&self, text: impl Display) {
+    /// Whether all results were written. Whoever closed the pipe has seen enough.
+    pub fn finish() -> Result<(), Failure> {
+        match UNWRITTEN.get() {
+            Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(Failure::failed(format!("cannot write to stdout: {error}"))
+                    .hint("the result is incomplete; free some space, or write it elsewhere"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn result(&self, text: &str) {
+        if UNWRITTEN.get().is_none() {
+            let mut out = io::stdout().lock();
+            if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+                let _ = UNWRITTEN.set(error);
+            }
+        }
+    }
+
+    fn headed(&self, head: &str, colour: Colour, text: &str) {
+        let text = wrapped(&format!("{head} {}", clean(text)), self.width);
+        self.line(&text.replacen(head, &self.painted(head, colour), 1));
+    }
+
+    fn line(&self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "{text}");
     }
 
     fn painted(&self, text: &str, colour: Colour) -> String {
         if self.colour { format!("\x1b[1;{}m{text}\x1b[0m", colour as u8) } else { text.to_owned() }
     }
+}
+
+/// A text of several lines with nothing else in it that a terminal would obey.
+fn clean(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(visible).collect();
+    lines.join("\n")
+}
+
+fn joined(tables: &[Table], width: Option<usize>) -> String {
+    let tables: Vec<String> = tables.iter().map(|table| table.within(width)).collect();
+    tables.join("\n\n")
 }
 
 /// Replaces Rust's panic report by one line; `main` turns the panic into exit code 1.

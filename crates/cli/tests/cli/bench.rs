@@ -23,6 +23,15 @@ fn json_has_every_promised_key() {
 }
 
 #[test]
+fn without_a_file_it_is_the_quickstart_s_model() {
+    let world = World::bare("");
+    let result = world.run(&["bench", "--json", "--steps", "1", "--device", "cpu"]).ok().json();
+    // A new model spreads its guesses evenly over the quickstart's 260 tokens.
+    let loss = result["loss_first"].as_f64().unwrap();
+    assert!((loss - 260f64.ln()).abs() < 0.3, "{result}");
+}
+
+#[test]
 fn a_folder_in_shards_brings_its_own_weights() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/parity/llama/model");
     let world = World::bare("data: {max_length: 32}\nbatch: {sequences: 4}\nplan: {micro_batch_tokens: 64}\n");

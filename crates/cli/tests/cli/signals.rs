@@ -27,6 +27,8 @@ fn an_interrupted_run_saves_and_says_where() {
         let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         assert!(sent.success());
         let lines: Vec<String> = stderr.lines().map(Result::unwrap).collect();
+        let answer = "stopping: finishing the update, then saving; press Ctrl-C again to leave now";
+        assert_eq!(lines.iter().filter(|line| *line == answer).count(), 1, "{lines:?}");
         assert_eq!(child.wait().unwrap().code(), Some(130));
         let step = world.losses("out").len();
         let folder = format!("out/checkpoints/step-{step}");

@@ -34,6 +34,30 @@ fn the_resolved_run_reproduces_the_run() {
     assert!(world.read("a/final/model.safetensors") == world.read("b/final/model.safetensors"));
 }
 
+/// Paths of a run file are relative to it, wherever the command is run.
+#[test]
+fn a_run_file_brings_its_paths() {
+    let world = World::new();
+    let world_elsewhere = World::bare("");
+    let file = world.path("run.yaml");
+    let args =
+        ["train", file.to_str().unwrap(), "--quiet", "--steps", "1", "--out", "here", "--set", "data.mode=cached"];
+    world_elsewhere.run(&args).ok();
+    assert_eq!(
+        world_elsewhere.names("."),
+        ["here", "run.yaml", "token-cache"],
+        "--out is relative to the current folder"
+    );
+    let set = ["--set", "data.cache=cache", "--set", "model=model"];
+    let said = world_elsewhere.run(&[&args[..3], &["--out", "set", "--set", "data.train=train.jsonl"]].concat());
+    assert_eq!(said.code, Some(4), "so is --set: {}", said.stderr);
+    world.edit("run.yaml", "data: {", "out: mine\ndata: {mode: cached, cache: tokens, ");
+    world_elsewhere.run(&["train", file.to_str().unwrap(), "--quiet"]).ok();
+    assert!(world.path("mine/final").is_dir() && world.names("tokens").len() == 1);
+    world.run(&[&["train", "run.yaml", "--quiet", "--out", "flag"], &set[..]].concat()).ok();
+    assert!(world.path("cache").is_dir());
+}
+
 #[test]
 fn flag_over_environment_over_file() {
     let world = World::new();
@@ -43,8 +67,8 @@ fn flag_over_environment_over_file() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(world.losses("from-env").len(), 1);
     let run = world.text("from-env/run.yaml");
-    for (line, origin) in [("steps: 1", "--steps"), ("seed: 5", "--set"), ("out: from-env", "environment PLIMSOLL_OUT")]
-    {
+    let out = format!("out: {}", world.path("from-env").canonicalize().unwrap().display());
+    for (line, origin) in [("steps: 1", "--steps"), ("seed: 5", "--set"), (&out, "environment PLIMSOLL_OUT")] {
         let found = run.lines().find(|l| l.trim_start().starts_with(line)).unwrap_or_else(|| panic!("{line}: {run}"));
         assert!(found.ends_with(&format!("# {origin}")), "{found}");
     }

@@ -58,7 +58,7 @@ fn budget_of_nothing() {
 #[test]
 fn bad_usage() {
     let world = World::bare("");
-    for args in [&["plan", "--budget", "1"][..], &["fly"], &[], &["bench"], &["train", "--steps", "x"]] {
+    for args in [&["plan", "--budget", "1"][..], &["fly"], &[], &["train", "--steps", "x"], &["completions", "dos"]] {
         let said = world.run(args);
         assert_eq!(said.code, Some(2), "{args:?}");
         assert!(said.stdout.is_empty() && !said.stderr.is_empty(), "{args:?}");
@@ -73,7 +73,7 @@ fn help_is_a_result() {
         assert!(!said.stdout.is_empty() && said.stderr.is_empty(), "{args:?}");
     }
     let help = world.run(&["--help"]).stdout;
-    for command in ["train", "plan", "bench", "keys", "init"] {
+    for command in ["train", "plan", "bench", "keys", "init", "completions"] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command}: {help}");
     }
 }
@@ -137,6 +137,44 @@ fn init_writes_once() {
     assert_ne!(world.text("run.yaml"), first);
     assert_eq!(init(&["absent/run.yaml"]).code, Some(1));
     assert_eq!(world.names("."), ["run.yaml"], "nothing half-written is left");
+}
+
+#[test]
+fn shells_can_complete() {
+    let world = World::bare("");
+    for (shell, part) in [("bash", "complete -F"), ("zsh", "#compdef plimsoll"), ("fish", "complete -c plimsoll")] {
+        let script = world.run(&["completions", shell]).ok().stdout;
+        assert!(script.contains(part) && script.contains("remeasure"), "{shell}: {script}");
+    }
+}
+
+/// docs/keys.md is this page: `plimsoll keys --markdown > docs/keys.md` writes it anew.
+#[test]
+fn the_page_of_keys_is_up_to_date() {
+    let page = World::bare("").run(&["keys", "--markdown"]).ok().stdout;
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
+    assert!(page == std::fs::read_to_string(docs).unwrap(), "run `plimsoll keys --markdown > docs/keys.md`");
+}
+
+#[test]
+fn a_model_or_data_named_without_a_file_is_no_quickstart() {
+    let world = World::bare("");
+    let yaml = |args: &[&str]| {
+        let said = world.run(&[&["plan", "--device", "H200", "--origins", "--quiet"], args].concat()).ok();
+        said.stderr
+    };
+    assert!(yaml(&[]).contains(" quickstart:"));
+    let named = yaml(&["--set", "model=smollm2-135m", "--set", "data.train=a.jsonl"]);
+    assert!(!named.contains("quickstart") && named.contains("2e-5"), "{named}");
+    refused_in(
+        &world,
+        &Refusal {
+            args: &["train", "--set", "data.train=a.jsonl"],
+            code: 2,
+            expected: "error: `model` is missing: the quickstart's model is not used with other data\n\
+                hint: set it with --set model=MODEL, or give a run file; `plimsoll init` writes one to start from\n",
+        },
+    );
 }
 
 #[test]

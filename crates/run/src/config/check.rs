@@ -1,8 +1,10 @@
 //! Checks one layer against the schema: unknown keys, wrong values, two of which only one may stand.
 
+use super::elsewhere;
 use super::kind::{Kind, wrong};
 use super::nearest::nearest;
 use super::node::{Entry, Node, Tree};
+use super::render::scalar;
 use super::schema::{self, Form, Key, Section, joined};
 use crate::failure::Failure;
 
@@ -64,9 +66,20 @@ fn value(node: &Node, key: &'static Key, path: &str) -> Result<(), Failure> {
         (Form::Section(below) | Form::Optional(below), _) => {
             let allowed =
                 if below.keys.is_empty() { "empty".to_owned() } else { format!("a mapping of {}", listed(below)) };
-            Err(wrong(node, path, &allowed))
+            let failure = wrong(node, path, &allowed);
+            Err(match first_key_that_takes(node, below) {
+                Some(key) => failure.hint(format!("for example {path}: {{{key}: {}}}", scalar(node))),
+                None => failure,
+            })
         }
     }
+}
+
+/// The section's first key, if the value would be right there: `optimizer: adamw` means its name.
+fn first_key_that_takes(node: &Node, section: &'static Section) -> Option<&'static str> {
+    let first = section.keys.first()?;
+    let Form::Leaf(kind) = first.form else { return None };
+    kind.read(node, first.name).is_ok().then_some(first.name)
 }
 
 fn value_of_list(item: &Node, below: &'static Section, path: &str) -> Result<(), Failure> {
@@ -83,6 +96,9 @@ fn listed(section: &Section) -> String {
 fn unknown_key(entry: &Entry, section: &'static Section, parent: &str) -> Failure {
     let path = joined(parent, &entry.key);
     let mut failure = Failure::config_at(&path, &entry.key_origin, format!("unknown key `{path}`"));
+    if let Some(remark) = elsewhere::remark(&entry.key) {
+        return failure.hint(remark);
+    }
     if let Some(known) = nearest_path(&entry.key, section, parent) {
         failure = failure.hint(format!("did you mean `{known}`?"));
     }
@@ -93,6 +109,8 @@ fn unknown_key(entry: &Entry, section: &'static Section, parent: &str) -> Failur
 
 /// A key known elsewhere by this very name, else the nearest one here, else the nearest anywhere.
 pub fn nearest_path(name: &str, section: &'static Section, parent: &str) -> Option<String> {
+    let plain = elsewhere::plain(name);
+    let name = plain.as_str();
     let same = |key: &Key| key.name == name || key.also.contains(&name);
     if let Some(key) = section.keys.iter().find(|key| same(key)) {
         return Some(joined(parent, key.name));
@@ -100,7 +118,7 @@ pub fn nearest_path(name: &str, section: &'static Section, parent: &str) -> Opti
     if let Some(known) = nearest(name, section.keys.iter().map(|key| key.name)) {
         return Some(joined(parent, known));
     }
-    let everywhere = schema::paths();
+    let everywhere = schema::all();
     if let Some((path, _)) = everywhere.iter().find(|(_, key)| same(key)) {
         return Some(path.clone());
     }

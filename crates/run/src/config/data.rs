@@ -3,7 +3,8 @@
 use plimsoll_data::Classes;
 
 use super::kind::Range;
-use super::schema::{boolean, budget, classes, integer, number, optional, sources, text, texts, up_to, word};
+use super::paths::PathKind;
+use super::schema::{boolean, budget, classes, integer, number, optional, path, paths, sources, text, up_to, word};
 use super::section::section;
 use super::size::Budget;
 use super::sources::SourceEntry;
@@ -67,12 +68,14 @@ section! {
     pub struct DataConfig {
         /// Training files: a path, a folder, a pattern, a list of them, or a list of {path, weight}. `plan` and
         /// `bench` need none.
-        train: Vec<SourceEntry> = sources(), also ["path"];
+        train: Vec<SourceEntry> = sources(),
+            also ["path", "train_file", "train_data", "train_dataset", "data_path", "dataset_path"];
         /// Evaluation files.
-        eval: Vec<String> = texts(), also ["validation", "test"];
+        eval: Vec<String> = paths(),
+            also ["validation", "test", "eval_dataset", "validation_file", "val_data", "test_datasets"];
         /// Fraction of the training rows held out for evaluation, instead of `data.eval`: a random share by `seed`, exact
         /// to one row.
-        eval_split: Option<f64> = number(Range::BETWEEN), also ["val_set_size"];
+        eval_split: Option<f64> = number(Range::BETWEEN), also ["val_set_size", "val_size", "test_size"];
         /// Columns of a row; `auto` detects them, for each file by itself.
         format: DataFormat = word::<DataFormat>(), default "auto";
         /// Columns that are called otherwise in the files, as in {prompt: question, response: answer}.
@@ -81,19 +84,19 @@ section! {
         classes: Classes = classes(), also ["num_labels"];
         /// The most tokens of a sequence; memory grows with it.
         max_length: u64 = integer(2, 1 << 24), default "1024",
-            also ["max_seq_length", "sequence_len", "cutoff_len"];
+            also ["max_seq_length", "max_seq_len", "sequence_len", "cutoff_len", "model_max_length", "block_size"];
         /// What happens to a sequence longer than `data.max_length`.
         overlong: Overlong = word::<Overlong>(), default "error";
         /// Whether the training rows are shuffled.
         shuffle: bool = boolean(), default "true";
-        /// Folder of the tokenizer; the model's folder if unset.
-        tokenizer: Option<String> = text(), also ["tokenizer_name", "tokenizer_path"];
+        /// Folder of the tokenizer, or its hub id; the model's folder if unset.
+        tokenizer: Option<String> = path(PathKind::Folder), also ["tokenizer_name", "tokenizer_path"];
         /// Chat template: `auto`, a built-in name, or a .jinja file.
-        template: String = text(), default "auto", also ["chat_template"];
+        template: String = path(PathKind::Template), default "auto", also ["chat_template"];
         /// Where tokenised data is stored; `auto` decides by its size, the budget and the disk.
         mode: DataMode = word::<DataMode>(), default "auto", also ["streaming"];
         /// Folder of the token cache; beside the run folder if unset.
-        cache: Option<String> = text(), also ["dataset_prepared_path", "cache_dir"];
+        cache: Option<String> = path(PathKind::Plain), also ["dataset_prepared_path", "cache_dir"];
         /// The most tokenised data that a stream holds; `auto` is 96MiB.
         buffer: Budget = budget(), default "auto", also ["shuffle_buffer", "buffer_size"];
         /// Tokenising threads; one per core, at most 16, if unset.

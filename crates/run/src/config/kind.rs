@@ -6,14 +6,20 @@ use plimsoll_data::Classes;
 
 use super::nearest::nearest;
 use super::node::{Node, Tree};
+use super::paths::PathKind;
 use super::schema::joined;
 use super::size::{Budget, BudgetError, HostBudget, Span};
 use super::sources::{self, SourceEntry};
+use super::yaml;
 use crate::failure::Failure;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Text,
+    /// A text that is, or may be, a path.
+    Path(PathKind),
+    /// One path or a list of them.
+    Paths,
     Bool,
     /// A whole number within both bounds.
     Integer {
@@ -120,7 +126,9 @@ impl Kind {
     /// What is allowed, to stand after "must be".
     pub fn allowed(&self) -> String {
         match self {
-            Self::Text => "a string".to_owned(),
+            Self::Text | Self::Path(PathKind::Folder | PathKind::Template) => "a string".to_owned(),
+            Self::Path(PathKind::Plain) => "a path".to_owned(),
+            Self::Paths => "a path or a list of paths".to_owned(),
             Self::Bool => "`true` or `false`".to_owned(),
             Self::Integer { min, max: MAX_COUNT } => format!("a whole number of at least {min}"),
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
@@ -163,6 +171,11 @@ impl Kind {
             return sources::read(node, path).map(Value::Sources);
         }
         self.value(node).ok_or_else(|| {
+            if self.would_take_bare(node) {
+                let allowed = self.allowed();
+                let message = format!("`{path}` must be {allowed}, not the string {}", node.shown());
+                return Failure::config_at(path, &node.origin, message).hint("remove the quotes");
+            }
             let failure = wrong(node, path, &self.allowed());
             match (self, &node.value) {
                 (Self::Word(words), Tree::Text(text)) => match nearest(text, words.iter().copied()) {
@@ -174,9 +187,16 @@ impl Kind {
         })
     }
 
+    /// Whether the text would be allowed if it did not stand in quotes.
+    fn would_take_bare(&self, node: &Node) -> bool {
+        let Tree::Text(text) = &node.value else { return false };
+        let bare = yaml::parse(text, &|_, _| node.origin.clone());
+        bare.is_ok_and(|bare| !matches!(bare.value, Tree::Text(_)) && self.value(&bare).is_some())
+    }
+
     fn value(&self, node: &Node) -> Option<Value> {
         Some(match (self, &node.value) {
-            (Self::Text, _) => Value::Text(text(node)?),
+            (Self::Text | Self::Path(_), _) => Value::Text(text(node)?),
             (Self::Bool, Tree::Bool(value)) => Value::Bool(*value),
             (Self::Integer { min, max }, Tree::Number { integer, .. }) => {
                 let value = u64::try_from((*integer)?).ok()?;
@@ -194,10 +214,10 @@ impl Kind {
                 Value::Numbers(numbers.collect::<Option<_>>()?)
             }
             (Self::Word(words), Tree::Text(word)) if words.contains(&word.as_str()) => Value::Text(word.clone()),
-            (Self::Texts, Tree::List(items)) if !items.is_empty() => {
+            (Self::Texts | Self::Paths, Tree::List(items)) if !items.is_empty() => {
                 Value::Texts(items.iter().map(text).collect::<Option<_>>()?)
             }
-            (Self::Texts, _) => Value::Texts(vec![text(node)?]),
+            (Self::Texts | Self::Paths, _) => Value::Texts(vec![text(node)?]),
             (Self::Size, _) => Value::Integer(bytes_in(&text(node)?)?),
             (Self::Rate, Tree::Text(rate)) => Value::Integer(bytes_in(rate.strip_suffix("/s")?)?),
             (Self::Classes, Tree::Number { integer, .. }) => {

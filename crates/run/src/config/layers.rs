@@ -8,20 +8,22 @@ use super::kind::Kind;
 use super::nearest::nearest;
 use super::node::{Entry, Node, Tree};
 use super::origin::Origin;
+use super::paths;
 use super::resolved::Resolved;
 use super::schema::{self, Form, Key, Section};
 use super::yaml;
 use crate::failure::Failure;
+use crate::quickstart::quickstart;
 
 /// Where a layer above the defaults and below the environment comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
+    /// Nothing: the defaults alone.
+    Defaults,
+    /// Its relative paths are relative to the folder it is in.
     File(&'a Path),
     /// A text built into the program; `name` stands where a file name would.
-    Embedded {
-        name: &'static str,
-        text: &'a str,
-    },
+    Embedded { name: &'static str, text: &'a str },
 }
 
 /// What stands above the file.
@@ -46,14 +48,49 @@ const PREFIX: &str = "PLIMSOLL_";
 
 /// Reads, checks and merges all layers.
 pub fn load(source: Source<'_>, overrides: &Overrides) -> Result<Resolved, Failure> {
-    let mut tree = from_source(source)?;
-    check::layer(&tree)?;
+    merged(source, above(overrides)?)
+}
+
+/// The run of a command: what its file says. Without a file it is the quickstart, unless something names a model or
+/// training data; then nothing of the quickstart is left.
+pub fn load_run(file: Option<&Path>, overrides: &Overrides) -> Result<Resolved, Failure> {
+    let above = above(overrides)?;
+    match file {
+        Some(path) => merged(Source::File(path), above),
+        None if !above.iter().any(|layer| names_model(layer) || layer.at("data.train").is_some()) => {
+            merged(quickstart(), above)
+        }
+        None if above.iter().any(|layer| layer.at("model").is_some()) => merged(Source::Defaults, above),
+        None => Err(Failure::config("`model` is missing: the quickstart's model is not used with other data")
+            .hint("set it with --set model=MODEL, or give a run file; `plimsoll init` writes one to start from")),
+    }
+}
+
+/// Whether a layer says which model, and not only something about it.
+fn names_model(layer: &Node) -> bool {
+    layer.at("model").is_some_and(|model| match &model.value {
+        Tree::Map(_) => model.child("family").is_some(),
+        value => !matches!(value, Tree::Null),
+    })
+}
+
+/// What stands above the file, lowest first.
+fn above(overrides: &Overrides) -> Result<Vec<Node>, Failure> {
     let mut above = vec![from_environment(&overrides.environment)?];
     for set in &overrides.set {
         above.push(from_set(set)?);
     }
     for flag in &overrides.flags {
         above.push(placed(flag.path, &flag.value, Origin::Flag { name: flag.name })?);
+    }
+    Ok(above)
+}
+
+fn merged(source: Source<'_>, above: Vec<Node>) -> Result<Resolved, Failure> {
+    let mut tree = from_source(source)?;
+    check::layer(&tree)?;
+    if let Source::File(path) = source {
+        paths::resolve(&mut tree, path.parent().unwrap_or(Path::new("")));
     }
     for layer in above {
         check::layer(&layer)?;
@@ -65,6 +102,7 @@ pub fn load(source: Source<'_>, overrides: &Overrides) -> Result<Resolved, Failu
 
 fn from_source(source: Source<'_>) -> Result<Node, Failure> {
     let (name, text) = match source {
+        Source::Defaults => return Ok(Node::empty_map(Origin::Default)),
         Source::Embedded { name, text } => (name.to_owned(), text.to_owned()),
         Source::File(path) => {
             let name = path.display().to_string();
@@ -86,8 +124,7 @@ const NOT_KEYS: [&str; 1] = ["PLIMSOLL_CUDA_PATH"];
 
 /// Every `PLIMSOLL_*` variable, as one layer.
 fn from_environment(variables: &[(String, String)]) -> Result<Node, Failure> {
-    let known: Vec<(String, String)> =
-        schema::paths().into_iter().map(|(path, _)| (variable_of(&path), path)).collect();
+    let known: Vec<(String, String)> = schema::all().into_iter().map(|(path, _)| (variable_of(&path), path)).collect();
     let mut tree = Node::empty_map(Origin::Default);
     let is_key = |name: &str| name.starts_with(PREFIX) && !NOT_KEYS.contains(&name);
     let mut ours: Vec<_> = variables.iter().filter(|(name, _)| is_key(name)).collect();
@@ -137,7 +174,7 @@ fn from_set(text: &str) -> Result<Node, Failure> {
 
 /// A tree with one value at `path`. Texts are taken as they are; all else is read as YAML.
 fn placed(path: &str, text: &str, origin: Origin) -> Result<Node, Failure> {
-    let is_text = schema::find(path).is_some_and(|key| matches!(key.form, Form::Leaf(Kind::Text)));
+    let is_text = schema::find(path).is_some_and(|key| matches!(key.form, Form::Leaf(Kind::Text | Kind::Path(_))));
     let node = if is_text {
         Node { value: Tree::Text(text.to_owned()), origin: origin.clone() }
     } else {

@@ -12,9 +12,9 @@ section! {
         /// Train all weights. It has no keys of its own and may stand beside `method.freeze`.
         full: Option<FullKeys> = optional::<FullKeys>();
         /// Train low-rank adapters beside the frozen weights.
-        lora: Option<Lora> = optional::<Lora>(), also ["qlora", "peft"];
+        lora: Option<Lora> = optional::<Lora>(), also ["peft"];
         /// Hugging Face names of weights that are not trained; `*` matches any characters.
-        freeze: Vec<String> = texts();
+        freeze: Vec<String> = texts(), also ["freeze_modules", "frozen_parameters"];
     }
     one_of &[&["full", "lora"], &["lora", "freeze"]];
 }
@@ -26,13 +26,13 @@ section! {
 section! {
     pub struct Lora {
         /// The rank.
-        r: u64 = up_to(1 << 16), default "16", also ["rank", "lora_r"];
+        r: u64 = up_to(1 << 16), default "16", also ["rank", "lora_r", "lora_rank"];
         /// The scale: what adapters add is multiplied by alpha / r.
         alpha: f64 = number(Range::ABOVE_ZERO), default "32", also ["lora_alpha"];
         /// Dropout on the adapters' input.
         dropout: f64 = number(Range::BELOW_ONE), default "0.0", also ["lora_dropout"];
         /// Linear layers that get adapters: their names, or `all-linear`.
-        targets: Targets = texts(), default "all-linear", also ["target_modules"];
+        targets: Targets = texts(), default "all-linear", also ["target_modules", "lora_target", "lora_target_modules", "lora_target_linear", "lora_attn_modules"];
         /// Scale by alpha / sqrt(r) instead.
         rslora: bool = boolean(), default "false", also ["use_rslora"];
     }

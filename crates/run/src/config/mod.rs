@@ -10,7 +10,8 @@
 //! | `section` | one definition per key: struct, table and reader from one entry |
 //! | `run`, `data`, `optimizer`, `method`, `model` | the keys, and the typed result |
 //! | `schema`, `words`, `kind`, `size`, `sources` | what a key may hold |
-//! | `check`, `nearest` | strict errors |
+//! | `check`, `nearest`, `elsewhere` | strict errors |
+//! | `paths` | what a relative path is relative to |
 //! | `layers` | precedence, defaults |
 //! | `reader` | typed values out of the merged tree |
 //! | `resolved`, `render` | the result with origins, and back to YAML |
@@ -18,6 +19,7 @@
 mod check;
 mod data;
 mod device;
+mod elsewhere;
 mod kind;
 mod layers;
 mod method;
@@ -26,6 +28,7 @@ mod nearest;
 mod node;
 mod optimizer;
 mod origin;
+mod paths;
 mod reader;
 mod reference;
 mod render;
@@ -41,12 +44,12 @@ mod words;
 mod yaml;
 
 pub use device::{DeviceChoice, DeviceFigures};
-pub use layers::{Flag, Overrides, Source, load};
+pub use layers::{Flag, Overrides, Source, load, load_run};
 pub use method::{Lora, Method, Targets};
 pub use model::ModelSource;
 pub use optimizer::{Length, OptimizerConfig};
 pub use origin::Origin;
-pub use reference::{KeyReference, reference};
+pub use reference::{KeyReference, reference, reference_page};
 pub use render::quoted;
 pub use resolved::{OriginRow, Resolved};
 pub use run::{Batch, RunConfig};

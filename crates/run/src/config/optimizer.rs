@@ -19,7 +19,7 @@ section! {
         /// The update rule.
         name: String = word_of(&OPTIMIZER_NAMES), default "adamw", also ["type"];
         /// The highest learning rate.
-        lr: f64 = number(Range::ABOVE_ZERO), default "2e-5", also ["learning_rate"];
+        lr: f64 = number(Range::ABOVE_ZERO), default "2e-5", also ["learning_rate", "max_lr"];
         /// Decoupled weight decay.
         weight_decay: f64 = number(Range::FROM_ZERO), default "0.01";
         /// Whether norms and biases decay too.
@@ -183,11 +183,11 @@ section! {
         /// The shape of the learning rate over time.
         name: ScheduleName = word::<ScheduleName>(), default "cosine", also ["type"];
         /// Warm-up: a fraction of the run (below 1) or a number of updates.
-        warmup: Span = span(), default "0", also ["warmup_ratio", "warmup_steps"];
+        warmup: Span = span(), default "0", also ["warmup_ratio", "warmup_steps", "num_warmup_steps"];
         /// Passes over the training data.
-        epochs: Option<f64> = number(Range::ABOVE_ZERO), default "1", also ["num_train_epochs"];
+        epochs: Option<f64> = number(Range::ABOVE_ZERO), default "1", also ["num_train_epochs", "num_epochs"];
         /// Updates of the run, instead of `schedule.epochs`.
-        steps: Option<u64> = count(), also ["max_steps"];
+        steps: Option<u64> = count(), also ["max_steps", "max_train_steps", "total_steps", "iters"];
         /// The last learning rate as a fraction of the highest.
         last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio"];
         /// Where `constant-linear` begins to decay: a fraction of the run or a number of updates; 0.8 if unset.

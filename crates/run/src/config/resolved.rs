@@ -2,6 +2,7 @@
 
 use super::node::Node;
 use super::origin::Origin;
+use super::paths;
 use super::reader::Reader;
 use super::render;
 use super::run::RunConfig;
@@ -40,6 +41,15 @@ impl Resolved {
     /// As YAML, each value with its origin behind it; reading it back gives the same run.
     pub fn to_yaml(&self) -> String {
         render::yaml(&self.tree)
+    }
+
+    /// As [`Self::to_yaml`], with every path absolute, so that it is the same run wherever the file is put.
+    pub fn to_yaml_anywhere(&self) -> String {
+        let mut tree = self.tree.clone();
+        if let Ok(here) = std::env::current_dir() {
+            paths::resolve(&mut tree, &here);
+        }
+        render::yaml(&tree)
     }
 
     /// A configuration error (exit code 2) that points at the value of `path`.

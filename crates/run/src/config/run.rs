@@ -9,9 +9,11 @@ use super::kind::{Kind, Range};
 use super::method::{Method, MethodKeys};
 use super::model::{ModelKeys, ModelSource};
 use super::optimizer::{OptimizerConfig, ScheduleConfig};
+use super::paths::PathKind;
 use super::reader::Reader;
 use super::schema::{
-    TASK_NAMES, budget, count, either, from_zero, host_budget, number_or_none, section, text, up_to, word, word_of,
+    TASK_NAMES, budget, count, either, from_zero, host_budget, number_or_none, path, section, text, up_to, word,
+    word_of,
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
@@ -22,17 +24,20 @@ section! {
     /// The typed configuration of a run.
     pub struct RunConfig {
         /// A preset, a local Hugging Face folder, a hub id, or the shape as a mapping.
-        model: ModelSource = either::<ModelKeys>(Kind::Text), also ["model_name_or_path"];
+        model: ModelSource = either::<ModelKeys>(Kind::Path(PathKind::Folder)),
+            also ["model_name_or_path", "pretrained_model_name_or_path", "base_model", "model_name", "model_id"];
         /// Where the initial weights come from; `auto` is random for a shape, else the model's files.
         init: Init = word::<Init>(), default "auto";
         /// What is trained for.
-        task: String = word_of(&TASK_NAMES), default "sft";
+        task: String = word_of(&TASK_NAMES), default "sft", also ["stage", "objective"];
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
-        method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full";
+        method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full",
+            also ["finetuning_type", "adapter", "peft_config"];
         /// How frozen weights are stored; `auto` is the precision of the run.
         base: BaseFormat = word::<BaseFormat>(), default "auto";
         /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs.
-        precision: Precision = word::<Precision>(), default "auto", also ["dtype"];
+        precision: Precision = word::<Precision>(), default "auto",
+            also ["dtype", "torch_dtype", "mixed_precision"];
         /// The training and evaluation data.
         data: DataConfig = section::<DataConfig>(), also ["dataset", "datasets"];
         /// The effective batch of an update.
@@ -40,26 +45,28 @@ section! {
         /// Memory budgets.
         memory: MemoryConfig = section::<MemoryConfig>();
         /// The optimizer and its hyper-parameters.
-        optimizer: OptimizerConfig = section::<OptimizerConfig>(), also ["optim"];
+        optimizer: OptimizerConfig = section::<OptimizerConfig>(), also ["optim", "optimizer_type"];
         /// The learning rate over time, and the length of the run.
-        schedule: ScheduleConfig = section::<ScheduleConfig>(), also ["lr_scheduler_type", "scheduler"];
+        schedule: ScheduleConfig = section::<ScheduleConfig>(), also ["lr_scheduler_type", "lr_scheduler", "scheduler"];
         /// The largest global gradient norm; `none` does not clip.
         clip: Option<f64> = number_or_none(Range::ABOVE_ZERO), default "1.0",
-            also ["max_grad_norm", "gradient_clipping"];
+            also ["max_grad_norm", "gradient_clipping", "grad_clip", "clip_grad_norm"];
         /// Evaluation during the run.
         eval: EvalConfig = section::<EvalConfig>();
         /// Checkpoints.
         save: SaveConfig = section::<SaveConfig>();
+        /// What is shown while the run goes on.
+        log: LogConfig = section::<LogConfig>();
         /// What to do about updates that would do harm.
         guard: GuardConfig = section::<GuardConfig>();
         /// Seed of everything random.
-        seed: u64 = from_zero(), default "42";
+        seed: u64 = from_zero(), default "42", also ["random_state", "data_seed"];
         /// The run folder; runs/NAME if unset.
-        out: Option<PathBuf> = text(), also ["output_dir"];
+        out: Option<PathBuf> = path(PathKind::Plain), also ["output_dir", "save_dir"];
         /// The name of the run; the run file's name if unset.
         name: Option<String> = text(), also ["run_name"];
         /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU, or {memory, tflops, bandwidth} of any other.
-        device: DeviceChoice = either::<DeviceFigures>(Kind::Text), default "auto";
+        device: DeviceChoice = either::<DeviceFigures>(Kind::Text), default "auto", also ["device_map"];
         /// Whether GPU schedules are recorded and replayed (compiled) or run operator by operator (eager).
         mode: Mode = word::<Mode>(), default "compiled";
         /// Memory decisions pinned by the user; the planner makes the others.
@@ -72,7 +79,7 @@ section! {
     /// The keys of `batch`, of which one is set.
     pub struct BatchKeys {
         /// Sequences per update, exact.
-        sequences: Option<u64> = up_to(1 << 20), default "16", also ["batch_size", "size"];
+        sequences: Option<u64> = up_to(1 << 20), default "16", also ["batch_size", "global_batch_size", "size"];
         /// The most tokens per update, instead of `batch.sequences`.
         tokens: Option<u64> = up_to(1 << 31);
     }
@@ -94,7 +101,7 @@ section! {
 section! {
     pub struct EvalConfig {
         /// Evaluate every N updates; at the end only if unset.
-        every: Option<u64> = count(), also ["eval_steps"];
+        every: Option<u64> = count(), also ["eval_steps", "eval_interval"];
         /// Held-out examples to generate answers for at the end of the run.
         samples: Option<u64> = count();
     }
@@ -103,13 +110,21 @@ section! {
 section! {
     pub struct SaveConfig {
         /// Save a checkpoint every N updates.
-        every: Option<u64> = count(), also ["save_steps"];
+        every: Option<u64> = count(), also ["save_steps", "save_interval"];
         /// The longest time in minutes without a checkpoint; `none` saves by `save.every` only.
         minutes: Option<f64> = number_or_none(Range::ABOVE_ZERO), default "30";
         /// Number of most recent checkpoints to keep.
         keep: u64 = count(), default "2", also ["save_total_limit"];
         /// Metric whose best checkpoint is saved at every evaluation that improves it, and kept beside the most recent ones.
         best: Option<String> = word_of(&["loss"]), also ["metric_for_best_model"];
+    }
+}
+
+section! {
+    pub struct LogConfig {
+        /// Show a line every N updates; if unset, about one a second on a terminal and every update elsewhere.
+        /// metrics.jsonl and log.txt have every update.
+        every: Option<u64> = count(), also ["logging_steps", "log_every_n_steps"];
     }
 }
 
@@ -131,7 +146,7 @@ section! {
         /// Tokens per micro-batch.
         micro_batch_tokens: Option<u64> = up_to(1 << 24);
         /// Value class to the number of layers that recompute it; an empty mapping recomputes nothing.
-        recompute: Option<BTreeMap<String, u64>> = super::schema::Form::Counts, also ["gradient_checkpointing"];
+        recompute: Option<BTreeMap<String, u64>> = super::schema::Form::Counts;
         /// Chunks in which the logits are computed.
         loss_chunks: Option<u64> = count();
     }

@@ -6,6 +6,7 @@ use plimsoll_graph::OPTIMIZERS;
 use plimsoll_train::TASKS;
 
 use super::kind::{Kind, Range};
+use super::paths::PathKind;
 use super::run::RunConfig;
 use super::section::Keys;
 use super::words::Words;
@@ -107,7 +108,7 @@ pub fn find(path: &str) -> Option<&'static Key> {
 }
 
 /// Every path of the schema, parents before children.
-pub fn paths() -> Vec<(String, &'static Key)> {
+pub fn all() -> Vec<(String, &'static Key)> {
     fn collect(section: &'static Section, prefix: &str, found: &mut Vec<(String, &'static Key)>) {
         for key in section.keys {
             let path = joined(prefix, key.name);
@@ -130,6 +131,14 @@ pub fn joined(prefix: &str, name: &str) -> String {
 
 pub const fn text() -> Form {
     Form::Leaf(Kind::Text)
+}
+
+pub const fn path(kind: PathKind) -> Form {
+    Form::Leaf(Kind::Path(kind))
+}
+
+pub const fn paths() -> Form {
+    Form::Leaf(Kind::Paths)
 }
 
 pub const fn texts() -> Form {

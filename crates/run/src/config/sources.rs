@@ -5,6 +5,9 @@ use super::nearest::nearest;
 use super::node::{Node, Tree};
 use crate::failure::Failure;
 
+/// What stands before the name of a dataset that comes with the program.
+pub const BUILT_IN: &str = "builtin:";
+
 /// One entry of `data.train`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceEntry {

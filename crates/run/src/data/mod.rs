@@ -12,7 +12,8 @@ use plimsoll_data::{
     Amount, BadRows, Capacity, ColumnNames, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong,
     Row, RowFormat, StorageMode, Tokenizer, quickstart,
 };
-use plimsoll_train::{Model, Task, data_bytes};
+use plimsoll_runtime::weights::is_pointer;
+use plimsoll_train::{Model, Task, data_bytes, hub_snapshot};
 
 use crate::config::{DataFormat, Overlong, Resolved, SourceEntry};
 use crate::diagnostics::{data_sources, data_template};
@@ -85,6 +86,9 @@ pub fn open(
         return built_in(resolved, &options);
     }
     let folder = tokenizer_folder(resolved, model)?;
+    refuse_pointer(&folder.join("tokenizer.json"))?;
+    let files = data.train.iter().map(|entry| entry.path.as_str()).chain(data.eval.iter().map(String::as_str));
+    files.map(Path::new).try_for_each(refuse_pointer)?;
     let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
     let hold = |held| data.eval_split.map(|share| HoldOut { share, seed: resolved.run.seed, held });
     let wrong_source = |error| data_sources(error, resolved);
@@ -112,9 +116,22 @@ pub fn open(
     Ok(RunData { tokenizer, tokenizer_files, train, eval, stored, formats })
 }
 
+/// A repository cloned without Git LFS has small text files in the place of large ones.
+fn refuse_pointer(path: &Path) -> Result<(), Failure> {
+    if !is_pointer(path) {
+        return Ok(());
+    }
+    Err(Failure::bad_input(format!("{} is a Git LFS pointer, not the file itself", path.display()))
+        .hint("run `git lfs pull` in its folder, or download the file again"))
+}
+
 /// `data.tokenizer`, or the model's own folder.
 fn tokenizer_folder(resolved: &Resolved, model: &Model) -> Result<PathBuf, Failure> {
-    let given = resolved.run.data.tokenizer.as_ref().map(PathBuf::from);
+    let found = |name: &String| match hub_snapshot(name) {
+        Some(folder) if !Path::new(name).is_dir() => folder,
+        _ => PathBuf::from(name),
+    };
+    let given = resolved.run.data.tokenizer.as_ref().map(found);
     given.or_else(|| model.folder().map(Path::to_owned)).ok_or_else(|| {
         Failure::bad_input("no tokenizer: the model is given by its shape and has no folder")
             .hint("set data.tokenizer to a folder with a tokenizer.json")

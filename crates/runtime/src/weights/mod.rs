@@ -5,7 +5,7 @@ mod read;
 mod write;
 
 pub use error::WeightError;
-pub use read::{Checkpoint, TensorInfo};
+pub use read::{Checkpoint, TensorInfo, is_pointer};
 pub use write::{OutTensor, safetensors_bytes, write_safetensors};
 
 /// Bytes that pass through the host at one time: part of what a plan gives the process itself.

@@ -49,7 +49,7 @@ impl Checkpoint {
                 checkpoint.add_file(&folder.join(shard))?;
             }
         } else {
-            return Err(WeightError::Missing { path: folder.to_owned(), stem: stem.to_owned() });
+            return Err(missing(folder, stem));
         }
         Ok(checkpoint)
     }
@@ -148,7 +148,42 @@ impl Checkpoint {
         self.check(name, shape)?;
         let (info, path, file) = self.find(name, shape)?;
         let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: dtype };
-        backend.write_with(region, &mut |done, place| stored.read(done, place))?.map_err(|e| WeightError::read(path, e))
+        backend.write_with(region, &mut |done, place| stored.read(done, place))?.map_err(|error| {
+            match error.get_ref() {
+                Some(inner) if inner.is::<NotFinite>() => {
+                    WeightError::NotFinite { path: path.to_owned(), name: name.to_owned() }
+                }
+                _ => WeightError::read(path, error),
+            }
+        })
+    }
+}
+
+/// What passes through [`io::Error`] where a number is NaN or infinite.
+#[derive(Debug)]
+struct NotFinite;
+
+impl std::error::Error for NotFinite {}
+
+impl std::fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a number is not finite")
+    }
+}
+
+/// Why a folder has no weights that can be read.
+fn missing(folder: &Path, stem: &str) -> WeightError {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let of_python = |name: &String| {
+        let suffix = Path::new(name).extension().and_then(|suffix| suffix.to_str());
+        // Those of the optimizer are no weights.
+        matches!(suffix, Some("bin" | "pt" | "pth" | "ckpt")) && (name.starts_with(stem) || name.contains("model"))
+    };
+    let mut found: Vec<String> = names.filter_map(|name| name.into_string().ok()).filter(of_python).collect();
+    found.sort();
+    match found.into_iter().next() {
+        Some(file) => WeightError::OtherFormat { path: folder.to_owned(), file },
+        None => WeightError::Missing { path: folder.to_owned(), stem: stem.to_owned() },
     }
 }
 
@@ -190,7 +225,12 @@ impl Stored<'_> {
         let (stored, wanted) = (self.dtype.bitsize() / 8, self.wanted.bytes());
         let at = |done: usize| self.offset + (done / wanted * stored) as u64;
         if self.is_direct() {
-            return self.file.read_exact_at(place, at(done));
+            // In pieces, so that they are checked while they are in the cache.
+            for (index, piece) in place.chunks_mut(RAW_BYTES).enumerate() {
+                self.file.read_exact_at(piece, at(done + index * RAW_BYTES))?;
+                check_finite(piece, self.wanted)?;
+            }
+            return Ok(());
         }
         let mut raw = vec![0; RAW_BYTES.min(place.len() / wanted * stored)];
         let piece_bytes = RAW_BYTES / stored * wanted;
@@ -198,6 +238,7 @@ impl Stored<'_> {
             let raw = &mut raw[..piece.len() / wanted * stored];
             self.file.read_exact_at(raw, at(done + index * piece_bytes))?;
             convert(raw, self.dtype, self.wanted, piece);
+            check_finite(piece, self.wanted)?;
         }
         Ok(())
     }
@@ -205,6 +246,25 @@ impl Stored<'_> {
     fn is_direct(&self) -> bool {
         self.dtype == stored_as(self.wanted)
     }
+}
+
+/// Every exponent of a number that is not finite has all its bits set.
+fn check_finite(numbers: &[u8], dtype: DType) -> io::Result<()> {
+    let sixteen = |exponent: u16| {
+        let is_bad = |&b: &[u8; 2]| u16::from_le_bytes(b) & exponent == exponent;
+        numbers.as_chunks().0.iter().fold(false, |bad, b| bad | is_bad(b))
+    };
+    let bad = match dtype {
+        DType::BF16 => sixteen(0x7f80),
+        DType::F16 => sixteen(0x7c00),
+        DType::F32 => {
+            const EXPONENT: u32 = 0x7f80_0000;
+            let is_bad = |&b: &[u8; 4]| u32::from_le_bytes(b) & EXPONENT == EXPONENT;
+            numbers.as_chunks().0.iter().fold(false, |bad, b| bad | is_bad(b))
+        }
+        _ => false,
+    };
+    if bad { Err(io::Error::new(io::ErrorKind::InvalidData, NotFinite)) } else { Ok(()) }
 }
 
 /// Element by element through float32, which holds both sixteen-bit types exactly.
@@ -234,6 +294,9 @@ fn header(path: &Path, file: &File) -> Result<(u64, Metadata), WeightError> {
         return Err(WeightError::Truncated { path: path.to_owned(), expected_bytes: 8, found_bytes });
     }
     file.read_exact_at(&mut length, 0).map_err(|e| WeightError::read(path, e))?;
+    if &length == b"version " && is_pointer(path) {
+        return Err(WeightError::Pointer { path: path.to_owned() });
+    }
     let header_bytes = u64::from_le_bytes(length);
     if header_bytes > HEADER_BYTES_MAX {
         return Err(WeightError::format(path, format!("a header of {header_bytes} bytes")));
@@ -252,6 +315,13 @@ fn header(path: &Path, file: &File) -> Result<(u64, Metadata), WeightError> {
     Ok((8 + header_bytes, metadata))
 }
 
+/// What Git leaves in the place of a large file that was not fetched.
+pub fn is_pointer(path: &Path) -> bool {
+    const BEGINS: &[u8] = b"version https://git-lfs.github.com/spec/";
+    let mut begin = [0; BEGINS.len()];
+    File::open(path).and_then(|file| file.read_exact_at(&mut begin, 0)).is_ok_and(|()| begin == BEGINS)
+}
+
 /// File names in an index, each once. They must lie in the folder itself.
 fn shards(index: &Path) -> Result<Vec<String>, WeightError> {
     let text = std::fs::read_to_string(index).map_err(|e| WeightError::read(index, e))?;
@@ -268,4 +338,37 @@ fn shards(index: &Path) -> Result<Vec<String>, WeightError> {
         }
     }
     Ok(shards)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads one number as a file has it, into the type that is wanted.
+    fn read(bytes: &[u8], stored: Dtype, wanted: DType) -> io::Result<Vec<u8>> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let mut place = vec![0; wanted.bytes()];
+        Stored { file: file.as_file(), dtype: stored, offset: 0, wanted }.read(0, &mut place).map(|()| place)
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_are_noticed() {
+        let types = [(Dtype::F32, DType::F32), (Dtype::BF16, DType::BF16), (Dtype::F16, DType::F16)];
+        let stored = |x: f32, dtype: Dtype| match dtype {
+            Dtype::BF16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+            Dtype::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
+            _ => x.to_le_bytes().to_vec(),
+        };
+        for ((from, _), (_, to)) in types.iter().flat_map(|from| types.iter().map(move |to| (from, to))) {
+            for x in [0.0, -0.0, 1.5, -65_000.0, 1e-40] {
+                assert!(read(&stored(x, *from), *from, *to).is_ok(), "{x} from {from:?} to {to:?}");
+            }
+            for x in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let error = read(&stored(x, *from), *from, *to).expect_err("not finite");
+                assert!(error.get_ref().is_some_and(|inner| inner.is::<NotFinite>()), "{x} from {from:?} to {to:?}");
+            }
+        }
+        assert!(read(&stored(1e30, Dtype::BF16), Dtype::BF16, DType::F16).is_err(), "beyond the range of F16");
+    }
 }

@@ -178,7 +178,7 @@ impl RunFolder {
             Event::Step(step) => json!(step),
             Event::Eval { step, eval } => json!({"step": step, "eval": eval}),
             Event::Skipped { step, skip } => json!({"step": step, "skipped": skip}),
-            Event::Saved { .. } | Event::Resumed(_) | Event::Warning { .. } => return Ok(()),
+            Event::MicroBatch { .. } | Event::Saved { .. } | Event::Resumed(_) | Event::Warning { .. } => return Ok(()),
         };
         let path = self.path.join(METRICS_FILE);
         self.open().metrics.append(&line.to_string()).map_err(|e| TrainError::io(&path, e))

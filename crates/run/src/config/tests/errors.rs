@@ -17,7 +17,7 @@ fn unknown_keys() {
         "error: run.yaml:2:1: unknown key `optimiser`\n\
          hint: did you mean `optimizer`?\n\
          hint: allowed at the top level: model, init, task, method, base, precision, data, batch, memory, \
-         optimizer, schedule, clip, eval, save, guard, seed, out, name, device, mode, plan",
+         optimizer, schedule, clip, eval, save, log, guard, seed, out, name, device, mode, plan",
     );
     check(
         "model: tiny\noptimizer: {name: adamw, learning_rate: 1e-4}\n",
@@ -48,7 +48,7 @@ fn unknown_keys() {
 #[test]
 fn wrong_types() {
     check("model: tiny\nseed: soon\n", "error: run.yaml:2:7: `seed` must be a whole number of at least 0, not `soon`");
-    check("model: tiny\nseed: \"42\"\n", "error: run.yaml:2:7: `seed` must be a whole number of at least 0, not `42`");
+    check("model: tiny\nseed: \"-1\"\n", "error: run.yaml:2:7: `seed` must be a whole number of at least 0, not `-1`");
     check(
         "model: tiny\noptimizer: {lr: fast}\n",
         "error: run.yaml:2:17: `optimizer.lr` must be a number above 0, not `fast`",
@@ -56,7 +56,8 @@ fn wrong_types() {
     check(
         "model: tiny\ndata: train.jsonl\n",
         "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, columns, classes, \
-         max_length, overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
+         max_length, overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`\n\
+         hint: for example data: {train: train.jsonl}",
     );
     check(
         "model: tiny\ndata: {shuffle: yes}\n",
@@ -93,6 +94,71 @@ fn wrong_types() {
         "model: tiny\nseed:\n",
         "error: run.yaml:2:5: `seed` has no value\n\
          hint: it must be a whole number of at least 0",
+    );
+}
+
+#[test]
+fn quotes_make_a_string() {
+    for (key, value, allowed) in [
+        ("seed", "42", "a whole number of at least 0"),
+        ("clip", "1.0", "a number above 0 or `none`"),
+        ("plan.loss_chunks", "4", "a whole number of at least 1"),
+        ("schedule.warmup", "0.1", "a fraction of the run (below 1) or a whole number of steps"),
+        ("data.shuffle", "true", "`true` or `false`"),
+    ] {
+        let failure = load(source("model: tiny\n"), &set(&[&format!("{key}=\"{value}\"")])).expect_err(key);
+        assert_eq!(
+            failure.to_string(),
+            format!("error: --set {key}: `{key}` must be {allowed}, not the string `{value}`\nhint: remove the quotes")
+        );
+    }
+    assert_eq!(run("memory: {gpu: \"12GiB\"}\nname: \"7\"\n").memory.gpu, Budget::Bytes(12 << 30));
+}
+
+#[test]
+fn keys_of_other_trainers() {
+    let hint = |text: &str| parse(&format!("model: tiny\n{text}\n")).expect_err(text).hints[0].clone();
+    for (text, ours) in [
+        ("learning_rate: 1e-4", "optimizer.lr"),
+        ("num_train_epochs: 3", "schedule.epochs"),
+        ("lora_alpha: 32", "method.lora.alpha"),
+        ("lora_target_modules: [q_proj]", "method.lora.targets"),
+        ("warmup_ratio: 0.1", "schedule.warmup"),
+        ("cutoff_len: 512", "data.max_length"),
+        ("base_model: x", "model"),
+        ("save_total_limit: 3", "save.keep"),
+        ("lr_scheduler_type: cosine", "schedule"),
+        ("logging_steps: 10", "log.every"),
+        ("optimizer: {Learning-Rate: 1}", "optimizer.lr"),
+    ] {
+        assert_eq!(hint(text), format!("did you mean `{ours}`?"));
+    }
+    for (text, part) in [
+        ("per_device_train_batch_size: 4", "`batch.sequences`"),
+        ("gradient_accumulation_steps: 8", "`plan.micro_batch_tokens`"),
+        ("micro_batch_size: 2", "`batch.sequences`"),
+        ("load_in_4bit: true", "`base`"),
+        ("use_dora: true", "there is no such key"),
+        ("bf16: true", "`precision: bf16`"),
+        ("training: {fp16: true}", "allowed at the top level"),
+        ("batch: {gradient_accumulation_steps: 8}", "`batch.sequences`"),
+        ("gradient_checkpointing: true", "`plan.recompute`"),
+        ("report-to: wandb", "metrics.jsonl"),
+        ("deepspeed: ds.json", "one device"),
+        ("sample_packing: true", "no key is needed"),
+    ] {
+        assert!(hint(text).contains(part), "{text}: {}", hint(text));
+    }
+    check(
+        "model: tiny\nper_device_eval_batch_size: 8\n",
+        "error: run.yaml:2:1: unknown key `per_device_eval_batch_size`\n\
+         hint: no key is needed: evaluation uses micro-batches of the size that training uses",
+    );
+    check(
+        "model: tiny\noptimizer: adamw\n",
+        "error: run.yaml:2:12: `optimizer` must be a mapping of name, lr, weight_decay, decay_norms, betas, eps, momentum, state, muon, adafactor, groups, \
+         not `adamw`\n\
+         hint: for example optimizer: {name: adamw}",
     );
 }
 

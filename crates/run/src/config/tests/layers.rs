@@ -50,7 +50,7 @@ fn a_higher_choice_replaces_its_rival() {
 #[test]
 fn every_default_is_valid_and_every_variable_is_unambiguous() {
     let mut variables = std::collections::BTreeSet::new();
-    for (path, key) in schema::paths() {
+    for (path, key) in schema::all() {
         let variable = path.replace('.', "_");
         assert!(variables.insert(variable.clone()), "{variable} stands for two keys");
         if let (Some(default), Form::Leaf(_) | Form::Either(..)) = (key.default, key.form) {

@@ -2,6 +2,7 @@
 
 mod errors;
 mod layers;
+mod paths;
 mod rendered;
 mod typed;
 

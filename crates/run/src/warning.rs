@@ -1,0 +1,85 @@
+//! What a run does as it was told, though it was hardly meant so.
+
+use std::fmt;
+
+use plimsoll_data::{Amount, Dataset};
+use plimsoll_train::{LearningRate, Spec};
+
+use crate::config::{Length, RunConfig};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Warning {
+    /// Sequences may have more positions than the model was made for.
+    Positions { max_length: u64, positions: u64 },
+    /// The learning rate never reaches its peak.
+    WarmUp { updates: u64, warmup: u64 },
+    /// A key that needs evaluation data, where there is none.
+    NoEvaluationData { key: &'static str },
+    /// An update needs more sequences than there are.
+    SmallDataset { batch: u64, sequences: u64 },
+    /// The epochs asked for are one update.
+    OneUpdate { sequences: u64 },
+}
+
+/// What can be said without data.
+pub fn of_model(run: &RunConfig, spec: &Spec) -> Option<Warning> {
+    let (max_length, positions) = (run.data.max_length, spec.model.config.max_position as u64);
+    (max_length > positions).then_some(Warning::Positions { max_length, positions })
+}
+
+/// What is left to be said of a run of so many updates.
+pub fn of_run(
+    run: &RunConfig,
+    amount: Amount,
+    rate: &LearningRate,
+    train: &Dataset,
+    eval: Option<&Dataset>,
+) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    if rate.warmup > rate.total {
+        warnings.push(Warning::WarmUp { updates: rate.total, warmup: rate.warmup });
+    }
+    if eval.is_none() {
+        let keys = [("eval.every", run.eval.every.is_some()), ("eval.samples", run.eval.samples.is_some())];
+        let given = keys.into_iter().filter(|(_, is_given)| *is_given);
+        warnings.extend(given.map(|(key, _)| Warning::NoEvaluationData { key }));
+    }
+    let by_epochs = matches!(run.schedule.length(), Length::Epochs(_));
+    match (amount, train.sequences()) {
+        (Amount::Sequences(batch), Some(sequences)) if sequences < batch => {
+            warnings.push(Warning::SmallDataset { batch, sequences });
+        }
+        (_, Some(sequences)) if by_epochs && rate.total == 1 => warnings.push(Warning::OneUpdate { sequences }),
+        _ => {}
+    }
+    warnings
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Positions { max_length, positions } => write!(
+                f,
+                "`data.max_length` is {max_length}, but the model was made for sequences of at most {positions} tokens"
+            ),
+            Self::WarmUp { updates, warmup } => write!(
+                f,
+                "`schedule.warmup` takes {warmup} updates, but the run has {updates}: the learning rate never reaches \
+                 `optimizer.lr`"
+            ),
+            Self::NoEvaluationData { key } => {
+                write!(f, "`{key}` has no effect without evaluation data; set `data.eval` or `data.eval_split`")
+            }
+            Self::SmallDataset { batch, sequences } => write!(
+                f,
+                "`batch.sequences` is {batch}, but the training data has {sequences} sequences: every update has some \
+                 of them more than once"
+            ),
+            Self::OneUpdate { sequences } => write!(
+                f,
+                "the run has one update, because all {sequences} sequences fit into it; raise `schedule.epochs` or lower \
+                 the batch"
+            ),
+        }
+    }
+}
