@@ -85,7 +85,7 @@ fn train(folder: &Path) {
     let budgets = Budgets { gpu_bytes: 8 << 30, host_bytes: 8 << 30 };
     let backend = Box::new(CpuBackend::new(Some(1)));
     let prepared = prepare(&spec(), backend, &device, budgets, &DataMemory::none(), false).expect("fits");
-    let Prepared { mut session, report } = prepared;
+    let Prepared { mut session, report, .. } = prepared;
     run.begin("seed: 7\n", &report, STEPS, resume.as_ref()).expect("writable");
     let stop = AtomicBool::new(false);
     let task = Fit {
