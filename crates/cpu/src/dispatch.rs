@@ -5,8 +5,8 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::args::Call;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, layer_norm, linear, loss, norm, optimizer, rope, rows,
-    score,
+    activation, adapter, attention, elementwise, embedding, layer_norm, linear, loss, norm, optimizer, preference,
+    ranking, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -36,6 +36,10 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::LastRowsGrad(_) => rows::last_rows_grad(call),
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::ClassLoss(op) => score::class_loss(op, call),
+        Op::ListLoss(op) => ranking::list_loss(op, call),
+        Op::SequenceLogProb(op) => preference::sequence_log_prob(op, call),
+        Op::SequenceLogProbGrad(op) => preference::sequence_log_prob_grad(op, call),
+        Op::PreferenceLoss(op) => preference::preference_loss(op, call),
         Op::Add(_) => elementwise::add(call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),

@@ -36,6 +36,8 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "low_rank.cu",
     "norm.cu",
     "optimizer.cu",
+    "preference.cu",
+    "ranking.cu",
     "rope.cu",
     "rows.cu",
     "score.cu",
@@ -62,6 +64,7 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "low_rank_spans.cuh",
     "low_rank_tile.cuh",
     "low_rank_up.cuh",
+    "pairs.cuh",
     "plimsoll.cuh",
     "tensor_cores.cuh",
 ];

@@ -20,7 +20,7 @@ pub use architecture::{
 };
 pub use error::ModelError;
 pub use family::{FAMILIES, Family};
-pub use head::{Head, HeadRows, HeadWeight, LossOperands};
+pub use head::{Head, HeadRows, HeadWeight, LossOperands, LossTerm, ReferenceOperands};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use presets::{preset, preset_names};
 pub use program::{Built, Inputs, ParameterGroup, Recipe, StreamInputs, Trained, build};

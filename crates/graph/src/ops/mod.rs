@@ -10,6 +10,8 @@ mod linear;
 mod loss;
 mod norm;
 mod optimizer;
+mod preference;
+mod ranking;
 mod rope;
 mod rows;
 mod score;
@@ -24,6 +26,8 @@ pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, Linea
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
+pub use preference::{LOG_PROB_MAX, Preference, PreferenceLoss, SequenceLogProb, SequenceLogProbGrad};
+pub use ranking::{LIST_STATS, ListLoss, Ranking};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};
 pub use score::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};
