@@ -267,7 +267,8 @@ fn last_logits() {
 
 /// In sixteen bits the logits' gradient is rounded before it meets weights and tokens; loss and likelihoods never are.
 fn check_sixteen(suite: &mut Suite, name: &str, op: &VocabLoss, inputs: &[Tensor], active: Active) {
-    let exact = &[0, 1][..usize::from(op.total) + usize::from(op.nll)];
+    const BOTH: &[usize] = &[0, 1];
+    let exact = &BOTH[..usize::from(op.total) + usize::from(op.nll)];
     let rounding = Rounding::once(CANCELLING).within(2.0).apart(exact);
     suite.check_sixteen(name, op.clone(), inputs, &[0, 1], active, rounding);
     if let Some(weight_grad) = op.weight_grad_input() {

@@ -29,7 +29,7 @@ mod template;
 mod tokenize;
 
 pub use batch::{
-    Amount, Capacity, FillShape, MicroBatch, NO_LABEL, PerStream, STREAMS_MAX, StreamCapacity, TokenStream, UpdateHead,
+    Amount, Capacity, FillShape, MicroBatch, NO_LABEL, NO_MARK, PerStream, STREAMS_MAX, StreamCapacity, TokenStream, UpdateHead,
     fill_rate, pack, pack_groups,
 };
 pub use content::Content;

@@ -28,4 +28,7 @@ pub use model::{Model, ModelOrigin};
 pub use prepare::{DataMemory, Prepared, Spec, plan_only, prepare};
 pub use rates::{Decay, LearningRate};
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
-pub use task::{Amounts, Classification, Language, Reward, TASKS, Task, TaskLacks, TaskSettings, task_named};
+pub use task::{
+    Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, TASKS, Task,
+    TaskLacks, TaskSettings, task_named,
+};

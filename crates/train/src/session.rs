@@ -1,5 +1,6 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
+use std::iter::repeat;
 use std::sync::Arc;
 
 use plimsoll_data::{
@@ -12,7 +13,7 @@ use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, Executor};
 
 use crate::prepare::{capacity, per_stream};
-use crate::{Amounts, Metrics, Model, Spec, Task, TrainError, weights};
+use crate::{Amounts, LossPart, Metrics, Model, Spec, Task, TrainError, weights};
 
 pub struct Session {
     executor: Executor,
@@ -182,6 +183,9 @@ impl Session {
         if let Some(labels) = inputs.labels {
             executor.write_slot(labels, &batch.labels)?;
         }
+        if let Some(marks) = inputs.marks {
+            executor.write_slot(marks, &batch.marks)?;
+        }
         let active = |stream: &TokenStream| ActiveStream { tokens: stream.len(), sequences: stream.sequences() };
         let streams: Vec<ActiveStream> = batch.streams.iter().map(active).collect();
         Ok(Active { streams: Streams::new(&streams) })
@@ -193,16 +197,14 @@ impl Session {
         for batch in &update.batches {
             self.micro_step(batch)?;
         }
-        self.read_loss()
+        self.read_loss(repeat(1.0))
     }
 
     fn begin_update(&mut self, amounts: &Amounts, step: u64) -> Result<(), TrainError> {
-        let (rng_key, loss_scale) = (self.built.inputs.rng_key, self.built.inputs.loss_scale);
         let key = [self.seed as u32, (self.seed >> 32) as u32, step as u32, (step >> 32) as u32];
-        self.executor.write_slot(rng_key, &key)?;
-        let terms = self.task.loss_terms(amounts);
-        self.executor.write_slot(loss_scale, &[1.0 / terms.max(1) as f32])?;
-        self.clear_loss()
+        self.executor.write_slot(self.built.inputs.rng_key, &key)?;
+        let scales: Vec<f64> = self.task.loss_parts(amounts).iter().map(LossPart::scale).collect();
+        self.clear_loss(&scales)
     }
 
     fn micro_step(&mut self, batch: &MicroBatch) -> Result<(), TrainError> {
@@ -210,9 +212,13 @@ impl Session {
         Ok(self.executor.run(ScheduleId::MICRO_STEP, active)?)
     }
 
-    fn clear_loss(&mut self) -> Result<(), TrainError> {
+    /// `scales`: what the addends of each part of the loss are multiplied by.
+    fn clear_loss(&mut self, scales: &[f64]) -> Result<(), TrainError> {
         let Self { executor, built: Built { inputs, .. }, .. } = self;
-        executor.write_slot(inputs.loss, &[0f64])?;
+        for (term, &scale) in inputs.terms.iter().zip(scales) {
+            executor.write_slot(term.scale, &[scale as f32])?;
+            executor.write_slot(term.loss, &[0f64])?;
+        }
         if let Some(stats) = inputs.stats {
             let zeros = vec![0f64; executor.plan().slots.get(stats).shape.elements()];
             executor.write_slot(stats, &zeros)?;
@@ -228,10 +234,15 @@ impl Session {
         Ok(self.task.metrics(&stats))
     }
 
-    fn read_loss(&self) -> Result<f64, TrainError> {
-        let mut loss = [0f64];
-        self.executor.read_slot(self.built.inputs.loss, &mut loss)?;
-        Ok(loss[0])
+    /// The sum of all parts, each multiplied once more.
+    fn read_loss(&self, factors: impl IntoIterator<Item = f64>) -> Result<f64, TrainError> {
+        let mut total = 0.0;
+        for (term, factor) in self.built.inputs.terms.iter().zip(factors) {
+            let mut loss = [0f64];
+            self.executor.read_slot(term.loss, &mut loss)?;
+            total += factor * loss[0];
+        }
+        Ok(total)
     }
 
     /// Applies the summed gradients. Returns their norm before clipping; if it is not finite, nothing was applied.
@@ -265,7 +276,7 @@ impl Session {
             self.fill_up(&mut batch);
             self.micro_step(&batch)?;
         }
-        let loss = self.read_loss()?;
+        let loss = self.read_loss(repeat(1.0))?;
         let grad_norm = self.apply_checked(loss, step, lr)?;
         Ok(UpdateResult { loss, grad_norm, amounts, fill_rate: head.fill_rate, metrics: self.read_metrics()? })
     }
@@ -284,8 +295,8 @@ impl Session {
     /// The mean loss over a dataset.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
         let mut amounts = Amounts::default();
-        self.executor.write_slot(self.built.inputs.loss_scale, &[1f32])?;
-        self.clear_loss()?;
+        // What the parts are means of is only known behind the last micro-batch.
+        self.clear_loss(&vec![1.0; self.built.inputs.terms.len()])?;
         let mut batches = data.sequential(self.capacity())?;
         while let Some(batch) = batches.next_batch()? {
             amounts += Amounts::from(&*batch);
@@ -293,7 +304,7 @@ impl Session {
             let active = self.load(batch)?;
             self.executor.run(ScheduleId::EVALUATE, active)?;
         }
-        let loss = self.read_loss()? / self.task.loss_terms(&amounts).max(1) as f64;
+        let loss = self.read_loss(self.task.loss_parts(&amounts).iter().map(LossPart::scale))?;
         let (tokens, sequences) = (self.task.evaluated_tokens(&amounts), amounts.sequences);
         Ok(Evaluation { loss, tokens, sequences, metrics: self.read_metrics()? })
     }

@@ -14,5 +14,5 @@ pub(crate) use chunks::{Chunk, Filler, StreamOrder, StreamSource, chunk_bytes, f
 pub use disk::free_bytes;
 pub(crate) use example::count_loss;
 pub use example::{Example, ExampleRef};
-pub(crate) use record::{Entry, Group, Layout, RecordFormat, Records, Sequence};
+pub(crate) use record::{Entry, Group, Layout, PerToken, RecordFormat, Records, Sequence};
 pub(crate) use stored::{Store, StoreReader, Totals};

@@ -3,6 +3,8 @@
 
 mod classification;
 mod language;
+mod preference;
+mod ranking;
 mod reward;
 
 use std::fmt::Debug;
@@ -14,6 +16,8 @@ use serde_json::{Value as Json, json};
 
 pub use classification::Classification;
 pub use language::Language;
+pub use preference::Preference;
+pub use ranking::{Ranking, RankingLoss, RankingSettings};
 pub use reward::Reward;
 
 use crate::Metrics;
@@ -52,6 +56,20 @@ impl std::ops::AddAssign for Amounts {
     }
 }
 
+/// A part of the loss: a mean, and its weight in the sum of all parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossPart {
+    pub weight: f64,
+    pub mean_of: u64,
+}
+
+impl LossPart {
+    /// What each addend is multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.weight / self.mean_of.max(1) as f64
+    }
+}
+
 /// What a model is trained to do.
 pub trait Task: Debug + Send + Sync {
     fn name(&self) -> &'static str;
@@ -63,6 +81,11 @@ pub trait Task: Debug + Send + Sync {
 
     /// What the loss of an update is a mean of.
     fn loss_terms(&self, amounts: &Amounts) -> u64;
+
+    /// The parts that the head makes the loss of, each a mean of its own.
+    fn loss_parts(&self, amounts: &Amounts) -> Vec<LossPart> {
+        vec![LossPart { weight: 1.0, mean_of: self.loss_terms(amounts) }]
+    }
 
     /// Tokens that count as evaluated.
     fn evaluated_tokens(&self, amounts: &Amounts) -> u64 {
@@ -90,9 +113,28 @@ pub trait Task: Debug + Send + Sync {
 }
 
 /// What a run says about its task.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TaskSettings {
     pub classes: Classes,
+    pub reward: Reward,
+    pub ranking: RankingSettings,
+    pub dpo_beta: f64,
+    /// The share of pairs that are the wrong way round.
+    pub dpo_label_smoothing: f64,
+    pub orpo_lambda: f64,
+}
+
+impl Default for TaskSettings {
+    fn default() -> Self {
+        Self {
+            classes: Classes::default(),
+            reward: Reward::default(),
+            ranking: RankingSettings::default(),
+            dpo_beta: 0.1,
+            dpo_label_smoothing: 0.0,
+            orpo_lambda: 0.1,
+        }
+    }
 }
 
 /// What a task lacks.
@@ -108,7 +150,10 @@ type Make = fn(&TaskSettings) -> Result<Arc<dyn Task>, TaskLacks>;
 pub const TASKS: &[(&str, Make)] = &[
     ("pretrain", |_| Ok(Arc::new(Language::pretrain()))),
     ("sft", |_| Ok(Arc::new(Language::sft()))),
-    ("reward", |_| Ok(Arc::new(Reward))),
+    ("reward", |settings| Ok(Arc::new(settings.reward))),
+    ("ranking", |settings| Ok(Arc::new(Ranking(settings.ranking)))),
+    ("dpo", |settings| Ok(Arc::new(Preference::dpo(settings.dpo_beta, settings.dpo_label_smoothing)))),
+    ("orpo", |settings| Ok(Arc::new(Preference::orpo(settings.orpo_lambda)))),
     ("classification", |settings| Ok(Arc::new(Classification::new(&settings.classes)?))),
 ];
 
