@@ -112,6 +112,10 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let Prepared { session, report } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
             .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
+    let mut session = session;
+    if let Some(folder) = &resolved.run.init_from {
+        session.load_adapters(folder)?;
+    }
     notes.extend(capacity.note);
     notes.extend(data.notes());
     if session.has_new_head() {

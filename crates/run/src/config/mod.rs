@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `yaml`, `node`, `origin` | text to a tree in which every value knows its place |
 //! | `section` | one definition per key: struct, table and reader from one entry |
-//! | `run`, `data`, `optimizer`, `method`, `model` | the keys, and the typed result |
+//! | `run`, `data`, `optimizer`, `method`, `model`, `tasks` | the keys, and the typed result |
 //! | `schema`, `words`, `kind`, `size`, `sources` | what a key may hold |
 //! | `check`, `nearest` | strict errors |
 //! | `layers` | precedence, defaults |
@@ -34,6 +34,7 @@ mod schema;
 mod section;
 mod size;
 mod sources;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -50,4 +51,4 @@ pub use resolved::{OriginRow, Resolved};
 pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
-pub use words::{BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, ScheduleName, StateStorage};
+pub use words::{BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, RankingLoss, ScheduleName, StateStorage};

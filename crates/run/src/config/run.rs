@@ -14,6 +14,7 @@ use super::schema::{
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
+use super::tasks::{DpoConfig, OrpoConfig, RankingConfig, RewardConfig};
 use super::words::{BaseFormat, Goal, Init, Mode, Precision};
 use crate::failure::Failure;
 
@@ -26,6 +27,16 @@ section! {
         init: Init = word::<Init>(), default "auto";
         /// What is trained for.
         task: String = word_of(&TASK_NAMES), default "sft";
+        /// Settings of `task: reward`.
+        reward: RewardConfig = section::<RewardConfig>();
+        /// Settings of `task: ranking`.
+        ranking: RankingConfig = section::<RankingConfig>();
+        /// Settings of `task: dpo`.
+        dpo: DpoConfig = section::<DpoConfig>();
+        /// Settings of `task: orpo`.
+        orpo: OrpoConfig = section::<OrpoConfig>();
+        /// A run's `final` folder, of the same model and method, to start from: its adapters and its head.
+        init_from: Option<PathBuf> = text(), also ["resume_from_adapter"];
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
         method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full";
         /// How frozen weights are stored; `auto` is the precision of the run.
