@@ -5,8 +5,8 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::args::Call;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, layer_norm, linear, loss, norm, optimizer, preference,
-    ranking, rope, rows, score,
+    activation, adapter, attention, elementwise, embedding, layer_norm, linear, loss, norm, optimizer, position_bias,
+    preference, ranking, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -24,6 +24,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Rope(op) => rope::rope(op, call),
         Op::Attention(op) => attention::attention(op, call),
         Op::AttentionGrad(op) => attention::attention_grad(op, call),
+        Op::PositionBias(_) => position_bias::position_bias(call),
+        Op::PositionBiasGrad(_) => position_bias::position_bias_grad(call),
         Op::Gated(op) => activation::gated(op, call),
         Op::GatedGrad(op) => activation::gated_grad(op, call),
         Op::Pointwise(op) => activation::pointwise(op, call),
@@ -41,9 +43,13 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::SequenceLogProbGrad(op) => preference::sequence_log_prob_grad(op, call),
         Op::PreferenceLoss(op) => preference::preference_loss(op, call),
         Op::Add(_) => elementwise::add(call),
+        Op::Scale(op) => elementwise::scale(op, call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
         Op::AdamW(op) => optimizer::adamw(op, call),
         Op::Sgd(op) => optimizer::sgd(op, call),
+        Op::Lion(op) => optimizer::lion(op, call),
+        Op::Muon(op) => optimizer::muon(op, call),
+        Op::Adafactor(op) => optimizer::adafactor(op, call),
     }
 }

@@ -24,6 +24,7 @@ pub mod mask;
 mod math;
 mod norm;
 mod optimizer;
+mod position_bias;
 mod preference;
 mod product;
 mod profile;

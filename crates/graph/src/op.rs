@@ -105,6 +105,8 @@ operators!(
     Rope,
     Attention,
     AttentionGrad,
+    PositionBias,
+    PositionBiasGrad,
     Gated,
     GatedGrad,
     Pointwise,
@@ -122,10 +124,14 @@ operators!(
     SequenceLogProbGrad,
     PreferenceLoss,
     Add,
+    Scale,
     Dropout,
     GlobalNorm,
     AdamW,
     Sgd,
+    Lion,
+    Muon,
+    Adafactor,
 );
 
 impl OpRule for Op {

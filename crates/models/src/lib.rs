@@ -5,9 +5,11 @@ mod architecture;
 mod error;
 mod family;
 mod forward;
+mod groups;
 mod head;
 pub mod limits;
 mod parameters;
+mod position;
 mod presets;
 mod program;
 mod registry;
@@ -15,13 +17,15 @@ mod rotary;
 
 pub use adapter::{Lora, Targets};
 pub use architecture::{
-    Architecture, AttentionModule, Block, Branch, BranchClasses, Embedding, Keys, MlpModule, Module, Norm, Projection,
-    QkNorm, Residual, Stack, VocabularyHead,
+    Architecture, AttentionModule, Block, Branch, BranchClasses, Embedding, Keys, MlpModule, Module, Norm,
+    PositionBias, Projection, QkNorm, Residual, Stack, VocabularyHead,
 };
 pub use error::ModelError;
 pub use family::{FAMILIES, Family};
+pub use groups::{GroupDescription, Members, ParameterGroup, parameter_groups};
 pub use head::{Head, HeadRows, HeadWeight, LossOperands, LossTerm, ReferenceOperands};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
+pub use position::position_buckets;
 pub use presets::{preset, preset_names};
-pub use program::{Built, Inputs, ParameterGroup, Recipe, StreamInputs, Trained, build};
+pub use program::{Built, Inputs, Recipe, StreamInputs, Trained, build};
 pub use rotary::{RopeScaling, Rotary, rotary_table};

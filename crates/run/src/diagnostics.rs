@@ -8,21 +8,29 @@ use std::io::ErrorKind;
 use plimsoll_cuda::CudaError;
 use plimsoll_data::DataError;
 use plimsoll_models::ModelError;
-use plimsoll_plan::PlanError;
+use plimsoll_plan::{DeviceProfile, PlanError};
 use plimsoll_runtime::RuntimeError;
 use plimsoll_runtime::weights::WeightError;
-use plimsoll_train::TrainError;
+use plimsoll_train::{Spec, TrainError};
 
 use crate::budgets::{Capacity, Limit};
 use crate::config::Resolved;
 use crate::failure::{Cause, Failure, Memory, Refusal};
+use crate::remedies::remedies;
 use crate::units::bytes;
 
 /// Why a run could not be prepared on a device.
-pub fn unprepared(error: TrainError, resolved: &Resolved, device: &str, capacity: &Capacity) -> Failure {
+pub fn unprepared(
+    error: TrainError,
+    spec: &Spec,
+    resolved: &Resolved,
+    device: &DeviceProfile,
+    capacity: &Capacity,
+) -> Failure {
     match &error {
         TrainError::Plan(refused @ PlanError::DoesNotFit { .. }) => {
-            does_not_fit(refused, device, capacity.limit.as_ref())
+            let failure = does_not_fit(refused, &device.name, capacity.limit.as_ref());
+            remedies(spec, resolved, device).into_iter().fold(failure, Failure::hint)
         }
         _ => explained(error, resolved),
     }
@@ -67,7 +75,10 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
             TrainError::Plan(error) => error.into(),
-            TrainError::Model(_) | TrainError::NoModel { .. } | TrainError::Shape(_) | TrainError::NoText => {
+            TrainError::Model(_) | TrainError::NoModel { .. }
+            | TrainError::Shape(_)
+            | TrainError::Streams { .. }
+            | TrainError::NoText => {
                 from_library(Failure::config, &error)
             }
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
@@ -157,8 +168,8 @@ pub fn unusable_gpu(error: &CudaError, resolved: &Resolved) -> Failure {
     }
 }
 
-/// How far two runs of one program differ in what it takes besides the arena.
-const HOST_SLACK_BYTES: u64 = 1 << 20;
+/// How far starts of one program differ in what it takes besides the arena: up to 1.3 MiB in 42 of them.
+const HOST_SLACK_BYTES: u64 = 3 << 20;
 
 /// Categories that are named in a refusal.
 const PARTS_SHOWN: usize = 4;
@@ -194,8 +205,7 @@ fn does_not_fit(refused: &PlanError, device: &str, limit: Option<&Limit>) -> Fai
         format!("does not fit: the smallest plan needs {} of {memory} memory, {against}", bytes(needed_bytes)),
     )
     .hint(format!("the smallest budget that works is {flag} {mib}MiB"))
-    .hint(format!("its largest parts: {}", parts.join(", ")))
-    .hint("a smaller model, method: lora or a shorter data.max_length takes less memory");
+    .hint(format!("its largest parts: {}", parts.join(", ")));
     if of_data > needed_bytes / 4 {
         failure = failure.hint("data.mode: cached or a smaller data.buffer takes less memory for data");
     }

@@ -15,6 +15,7 @@ mod note;
 mod observer;
 mod prepare;
 mod quickstart;
+mod remedies;
 mod samples;
 mod schedule;
 mod spec;

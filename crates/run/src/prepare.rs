@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use plimsoll_data::Amount;
-use plimsoll_plan::{DeviceProfile, Fixed, Report};
+use plimsoll_plan::{DeviceProfile, Fixed, Goal, Report};
 use plimsoll_train::{
     BenchReport, DataMemory, Event, Fit, LearningRate, OperatorTime, Outcome, Prepared, RunFolder, Session, TrainError,
-    bench, fit, peak_resident_bytes, plan_only, profile,
+    bench, fit, next_gib, peak_resident_bytes, plan_only, profile,
 };
 
 use crate::budgets::capacity;
-use crate::config::{Resolved, RunConfig};
+use crate::config::{Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::unprepared;
@@ -38,7 +38,16 @@ pub struct Options<'a> {
 /// A plan, with nothing allocated.
 pub struct PlannedRun {
     pub report: Report,
+    /// Of the whole run, where that is known without its data.
+    pub updates: Option<u64>,
     pub notes: Vec<Note>,
+}
+
+impl PlannedRun {
+    /// What the whole run should take, evaluation and saving not counted.
+    pub fn total_s(&self) -> Option<f64> {
+        self.updates.map(|updates| updates as f64 * self.report.predicted.step_ms / 1e3)
+    }
 }
 
 /// A run ready to train.
@@ -85,9 +94,19 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         host_data_bytes: 0,
     };
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
-        .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
-    Ok(PlannedRun { report: chosen.report, notes })
+        .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
+    let next_gib = match spec.goal {
+        Goal::Fastest => next_gib(&spec, &profile, capacity.budgets, fixed)?,
+        Goal::Lowest => Vec::new(),
+    };
+    let report = Report { next_gib, ..chosen.report };
+    // The length of a run in epochs depends on its data.
+    let updates = match resolved.run.schedule.length() {
+        Length::Steps(updates) => Some(updates),
+        Length::Epochs(_) => None,
+    };
+    Ok(PlannedRun { report, updates, notes })
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
@@ -109,14 +128,13 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let amount = spec.amount();
     let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
-    let Prepared { session, report } =
+    let Prepared { mut session, report } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    let mut session = session;
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     if let Some(folder) = &resolved.run.init_from {
         session.load_adapters(folder)?;
     }
-    notes.extend(capacity.note);
+    notes.extend(capacity.notes);
     notes.extend(data.notes());
     if session.has_new_head() {
         notes.push(Note::NewHead);
@@ -144,8 +162,8 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     let Device { profile, mut notes, .. } = device;
     let prepared =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
 }
 

@@ -16,10 +16,11 @@ use crate::failure::Failure;
 /// Everything a plan depends on; what this version cannot do is refused here.
 pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
     let run = &resolved.run;
-    let task = task(resolved)?;
+    let model = model(resolved)?;
+    let task = task(resolved, &model)?;
     let sequences = sequences(resolved, &*task)?;
     Ok(Spec {
-        model: model(resolved)?,
+        model,
         recipe: recipe(resolved, device)?,
         task,
         sequences,
@@ -38,7 +39,7 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
 }
 
 /// What the model is trained to do.
-fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
+fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, Failure> {
     let run = &resolved.run;
     let settings = TaskSettings {
         classes: run.data.classes.clone(),
@@ -56,6 +57,7 @@ fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
         dpo_beta: run.dpo.beta,
         dpo_label_smoothing: run.dpo.label_smoothing,
         orpo_lambda: run.orpo.lambda,
+        decoder_start: model.config.decoder_start,
     };
     let task = match task_named(&run.task, &settings) {
         Some(Ok(task)) => task,
@@ -64,6 +66,11 @@ fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
                 "`data.classes` is missing: how many classes there are decides the model's head",
             )
             .hint("set it to their number or to a list of their names, as in data: {classes: [no, yes]}"));
+        }
+        Some(Err(TaskLacks::DecoderStart)) => {
+            let family = model.config.family.model_type;
+            let message = format!("`task: {}` needs a model with an encoder, which {family} models lack", run.task);
+            return Err(resolved.invalid("task", message).hint("use `task: sft`, or a t5 or mt5 model"));
         }
         None => return Err(resolved.unsupported("task", &[])),
     };

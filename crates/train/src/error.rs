@@ -43,6 +43,11 @@ pub enum TrainError {
     /// Others take or give memory all the time.
     #[error("the GPU's memory does not settle: {times} plans in a row took more than the driver had said")]
     Unsteady { times: usize },
+    /// A model with an encoder and a task without a source, or the other way round.
+    #[error(
+        "`task: {task}` does not suit a {family} model, which {has} an encoder\nhint: use `task: {other}`, or another model"
+    )]
+    Streams { task: &'static str, family: &'static str, has: &'static str, other: &'static str },
     #[error("a model for this task makes no text")]
     NoText,
 }

@@ -4,12 +4,16 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use plimsoll_graph::DType;
 use plimsoll_models::ParameterKind;
 use plimsoll_runtime::weights::{OutTensor, write_safetensors};
 use serde_json::{Value as Json, json};
 
 use crate::weights::adapter_prefix;
 use crate::{Session, TrainError};
+
+/// Name and content of files that are written as they are.
+pub type TextFiles = Vec<(String, Vec<u8>)>;
 
 /// Writes what was trained, with the given tokenizer files beside it. The folder appears complete or not at all.
 pub fn export(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
@@ -29,18 +33,19 @@ pub fn export(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8
 
 fn write_folder(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
     fs::create_dir_all(folder).map_err(|e| TrainError::io(folder, e))?;
+    let mut tokenizer = tokenizer.to_vec();
     let (kind, weights, config_name, config) = match &session.recipe.lora {
         Some(_) => {
             (ParameterKind::Adapter, "adapter_model.safetensors", "adapter_config.json", adapter_config(session))
         }
-        None => (ParameterKind::Base, "model.safetensors", "config.json", model_config(session)),
+        None => (ParameterKind::Base, "model.safetensors", "config.json", model_config(session, &mut tokenizer)),
     };
     let tensors = tensors(session, kind);
     write_safetensors(&folder.join(weights), &tensors, session.executor().backend())?;
     let text = serde_json::to_string_pretty(&config).expect("plain data");
     write_whole(&folder.join(config_name), text.as_bytes())?;
     for (name, bytes) in tokenizer {
-        write_whole(&folder.join(name), bytes)?;
+        write_whole(&folder.join(name), &bytes)?;
     }
     Ok(())
 }
@@ -60,15 +65,22 @@ fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
     tensors
 }
 
-fn model_config(session: &Session) -> Json {
+fn model_config(session: &Session, tokenizer: &mut TextFiles) -> Json {
     let mut config = session.model.config.source.clone();
-    config["torch_dtype"] = "float32".into();
+    config["torch_dtype"] = torch_name(session.recipe.compute).into();
     config.as_object_mut().map(|c| c.remove("dtype"));
-    if session.task.hf_class() != "CausalLM" {
-        config["architectures"] = json!([session.model.config.family.class_for(session.task.hf_class())]);
-    }
-    session.task.complete_config(&mut config);
+    config["architectures"] = json!([session.model.config.family.class_for(session.task.hf_class())]);
+    session.task.complete_config(&mut config, tokenizer);
     config
+}
+
+/// What PyTorch calls the type that weights are written in.
+fn torch_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "bfloat16",
+        DType::F16 => "float16",
+        _ => "float32",
+    }
 }
 
 fn adapter_config(session: &Session) -> Json {

@@ -19,16 +19,16 @@ mod weights;
 pub use bench::{BenchReport, OperatorTime, bench, profile};
 pub use error::TrainError;
 pub use event::{EvalEvent, Event, StepEvent};
-pub use export::export;
+pub use export::{TextFiles, export};
 pub use fit::{Fit, Outcome, data_bytes, fit};
 pub use folder::RunFolder;
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
-pub use prepare::{DataMemory, Prepared, Spec, plan_only, prepare};
+pub use prepare::{DataMemory, Prepared, Spec, next_gib, plan_only, prepare};
 pub use rates::{Decay, LearningRate};
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{
-    Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, TASKS, Task,
-    TaskLacks, TaskSettings, task_named,
+    Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, Seq2Seq,
+    TASKS, Task, TaskLacks, TaskSettings, task_named,
 };

@@ -4,10 +4,10 @@ use std::iter::repeat;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, PerStream, TokenStream, pack_groups,
+    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, NO_LOSS, PerStream, TokenStream, pack_groups,
 };
 use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
-use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, rotary_table};
+use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
 use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, Executor};
@@ -77,6 +77,12 @@ impl Session {
         if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
             let table = rotary_table(rotary, self.max_length());
             self.executor.write_slot(slot, &table)?;
+        }
+        for (stack, &slot) in self.model.config.stacks.iter().zip(&self.built.inputs.position_buckets) {
+            if let (Some(bias), Some(slot)) = (&stack.position_bias, slot) {
+                let length = self.executor.plan().batch.streams[stack.stream].max_length;
+                self.executor.write_slot(slot, &position_buckets(bias, length, length))?;
+            }
         }
         weights::fill(self, checkpoint)
     }
@@ -309,7 +315,8 @@ impl Session {
         Ok(Evaluation { loss, tokens, sequences, metrics: self.read_metrics()? })
     }
 
-    /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them.
+    /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them. A model with an encoder reads the
+    /// prompts there and begins texts of its own.
     pub fn sample(
         &mut self,
         prompts: &[Vec<u32>],
@@ -322,11 +329,17 @@ impl Session {
         let Some(&buffer) = self.executor.results(ScheduleId::SAMPLE).first() else { return Err(TrainError::NoText) };
         let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
         let batch = self.executor.plan().batch.main();
-        let side_by_side = rows.min((batch.tokens / batch.max_length).max(1));
+        let of_stream = |stream: &StreamShape| (stream.tokens / stream.max_length).max(1);
+        let shapes = self.shapes();
+        let side_by_side = shapes.as_slice().iter().map(of_stream).fold(rows, usize::min);
+        let longest_prompt = shapes.as_slice().last().expect("there is a stream").max_length;
         let mut answers = Vec::with_capacity(prompts.len());
         for group in prompts.chunks(side_by_side) {
-            let mut texts: Vec<Vec<u32>> = group.to_vec();
-            let mut done = vec![false; texts.len()];
+            let start = self.model.config.decoder_start;
+            let begun = |prompt: &Vec<u32>| start.map_or_else(|| prompt.clone(), |start| vec![start]);
+            let mut texts: Vec<Vec<u32>> = group.iter().map(begun).collect();
+            let given: Vec<usize> = texts.iter().map(Vec::len).collect();
+            let mut done: Vec<bool> = group.iter().map(|prompt| prompt.len() > longest_prompt).collect();
             for _ in 0..max_new {
                 for (text, done) in texts.iter().zip(&mut done) {
                     *done |= text.is_empty() || text.len() >= batch.max_length;
@@ -335,7 +348,10 @@ impl Session {
                 if open.is_empty() {
                     break;
                 }
-                let flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
+                let mut flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
+                if start.is_some() {
+                    flat.streams.push(flat_stream(open.iter().map(|&i| group[i].as_slice())));
+                }
                 let active = self.load(&flat)?;
                 self.executor.run(ScheduleId::SAMPLE, active)?;
                 let mut logits = vec![0f32; open.len() * vocab];
@@ -346,7 +362,7 @@ impl Session {
                     done[i] |= Some(token) == stop;
                 }
             }
-            let new = texts.into_iter().zip(group).map(|(text, prompt)| text[prompt.len()..].to_vec());
+            let new = texts.into_iter().zip(given).map(|(text, given)| text[given..].to_vec());
             answers.extend(new);
         }
         Ok(answers)
@@ -355,6 +371,12 @@ impl Session {
 
 /// Sequences one behind another, without targets.
 pub(crate) fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
+    let flat = flat_stream(sequences);
+    MicroBatch { targets: vec![NO_LOSS; flat.tokens.len()], streams: vec![flat], ..MicroBatch::default() }
+}
+
+/// One stream of them.
+pub(crate) fn flat_stream<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> TokenStream {
     let mut flat = TokenStream::default();
     for tokens in sequences {
         flat.tokens.extend(tokens.iter().map(|t| t.cast_signed()));
@@ -362,11 +384,7 @@ pub(crate) fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> Micr
         flat.cu_seqlens.push(flat.tokens.len() as i32);
     }
     flat.row_ids = vec![0; flat.tokens.len()];
-    MicroBatch {
-        targets: vec![plimsoll_data::NO_LOSS; flat.tokens.len()],
-        streams: vec![flat],
-        ..MicroBatch::default()
-    }
+    flat
 }
 
 fn likeliest(logits: &[f32]) -> u32 {

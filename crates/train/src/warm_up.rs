@@ -2,9 +2,9 @@
 //! first run; behind this, what they take is there and can be measured.
 
 use plimsoll_data::{MicroBatch, TokenStream};
-use plimsoll_graph::{Role, ScheduleId, SlotId};
+use plimsoll_graph::{Role, ScheduleId, SlotId, StreamShape};
 
-use crate::session::flat_batch;
+use crate::session::{flat_batch, flat_stream};
 use crate::{Session, TrainError};
 
 /// A schedule runs step by step, is recorded the second time, and replayed the third.
@@ -21,7 +21,11 @@ impl Session {
             match id {
                 ScheduleId::UPDATE => (0..TIMES).try_for_each(|_| self.apply(1, 0.0).map(|_| ()))?,
                 ScheduleId::SAMPLE => {
-                    let active = self.load(&flat_batch([vec![0; self.max_length()].as_slice()].into_iter()))?;
+                    let longest = |stream: StreamShape| vec![0; stream.max_length];
+                    let texts: Vec<Vec<u32>> = self.shapes().as_slice().iter().copied().map(longest).collect();
+                    let mut batch = flat_batch([texts[0].as_slice()].into_iter());
+                    batch.streams.extend(texts[1..].iter().map(|text| flat_stream([text.as_slice()].into_iter())));
+                    let active = self.load(&batch)?;
                     self.executor().run(id, active)?;
                 }
                 _ => {

@@ -158,9 +158,16 @@ fn unknown_device() {
     assert!(said.stderr.contains("hint: ") || said.stderr.contains("GPU 99"), "{}", said.stderr);
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 9999"]);
     assert_eq!(said.code, Some(2));
-    let expected =
-        "error: --device: unknown device `RTX 9999`\nhint: expected cpu, cuda:N or one of: RTX 3060 12GB, RTX 3090, ";
+    let expected = "error: --device: unknown device `RTX 9999`\nhint: expected cpu, cuda:N or one of: RTX 3050 8GB, RTX 3060 12GB, ";
     assert!(said.stderr.starts_with(expected), "{}", said.stderr);
+    let check = |device: &str, expected: &str| {
+        let said = world.run(&["plan", "run.yaml", "--device", device]);
+        assert_eq!(said.code, Some(2));
+        assert!(said.stderr.contains(expected), "{}", said.stderr);
+    };
+    check("RTX 4060 Ti", "hint: did you mean RTX 4060 Ti 8GB or RTX 4060 Ti 16GB?");
+    check("T4", "`T4` is below compute capability 8.0, which the kernels need");
+    check("RTX 9999", "hint: any other GPU: device: {memory: 8GiB, tflops: 40, bandwidth: 400GB/s}");
 }
 
 #[test]

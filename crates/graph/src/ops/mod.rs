@@ -10,6 +10,7 @@ mod linear;
 mod loss;
 mod norm;
 mod optimizer;
+mod position_bias;
 mod preference;
 mod ranking;
 mod rope;
@@ -18,14 +19,19 @@ mod score;
 
 pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
 pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Columns, added_inside};
-pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
-pub use elementwise::{Add, Dropout};
+pub use attention::{Attention, AttentionGrad, DISTANCE_TILE, Heads, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
+pub use elementwise::{Add, Dropout, Scale};
 pub use embedding::{Embed, EmbedGrad};
 pub use layer_norm::{LayerNorm, LayerNormGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
-pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
+pub use optimizer::{
+    ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,
+    Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings,
+    NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
+};
+pub use position_bias::{PositionBias, PositionBiasGrad};
 pub use preference::{LOG_PROB_MAX, Preference, PreferenceLoss, SequenceLogProb, SequenceLogProbGrad};
 pub use ranking::{LIST_STATS, ListLoss, Ranking};
 pub use rope::Rope;

@@ -17,6 +17,7 @@
 
 mod check;
 mod data;
+mod device;
 mod kind;
 mod layers;
 mod method;
@@ -40,6 +41,7 @@ mod tests;
 mod words;
 mod yaml;
 
+pub use device::{DeviceChoice, DeviceFigures};
 pub use layers::{Flag, Overrides, Source, load};
 pub use method::{Lora, Method, Targets};
 pub use model::ModelSource;

@@ -43,6 +43,10 @@ section! {
         last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio"];
         /// Where `constant-linear` begins to decay: a fraction of the run or a number of updates; 0.8 if unset.
         decay_start: Option<Span> = span();
+        /// The power of what is left of the run that `polynomial` follows; 1 if unset.
+        power: Option<f64> = number(Range::ABOVE_ZERO);
+        /// Updates behind the warm-up after which `inverse-sqrt` is at 0.71; as many as the warm-up has, or 10,000, if unset.
+        timescale: Option<u64> = count();
     }
     one_of &[&["epochs", "steps"]];
     then Self::checked;
@@ -79,14 +83,18 @@ impl ScheduleConfig {
     }
 
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
-        match section.node("decay_start") {
-            Some(node) if self.name != ScheduleName::ConstantLinear => Err(Failure::config_at(
-                "schedule.decay_start",
-                &node.origin,
-                format!("`schedule.decay_start` applies to `constant-linear`, but the schedule is `{}`", self.name),
-            )
-            .hint("remove it, or set `schedule.name` to `constant-linear`")),
-            _ => Ok(self),
+        for (key, suits) in [
+            ("decay_start", ScheduleName::ConstantLinear),
+            ("power", ScheduleName::Polynomial),
+            ("timescale", ScheduleName::InverseSqrt),
+        ] {
+            if let (Some(node), true) = (section.node(key), self.name != suits) {
+                let path = format!("schedule.{key}");
+                let message = format!("`{path}` applies to `{suits}`, but the schedule is `{}`", self.name);
+                return Err(Failure::config_at(&path, &node.origin, message)
+                    .hint(format!("remove it, or set `schedule.name` to `{suits}`")));
+            }
         }
+        Ok(self)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::data::DataConfig;
+use super::device::{DeviceChoice, DeviceFigures};
 use super::kind::{Kind, Range};
 use super::method::{Method, MethodKeys};
 use super::model::{ModelKeys, ModelSource};
@@ -66,8 +67,8 @@ section! {
         out: Option<PathBuf> = text(), also ["output_dir"];
         /// The name of the run; the run file's name if unset.
         name: Option<String> = text(), also ["run_name"];
-        /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU.
-        device: String = text(), default "auto";
+        /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU, or {memory, tflops, bandwidth} of any other.
+        device: DeviceChoice = either::<DeviceFigures>(Kind::Text), default "auto";
         /// Whether GPU schedules are recorded and replayed (compiled) or run operator by operator (eager).
         mode: Mode = word::<Mode>(), default "compiled";
         /// Memory decisions pinned by the user; the planner makes the others.

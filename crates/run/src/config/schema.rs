@@ -191,6 +191,14 @@ pub const fn word_of(words: &'static [&'static str]) -> Form {
     Form::Leaf(Kind::Word(words))
 }
 
+pub const fn size() -> Form {
+    Form::Leaf(Kind::Size)
+}
+
+pub const fn rate() -> Form {
+    Form::Leaf(Kind::Rate)
+}
+
 pub const fn classes() -> Form {
     Form::Leaf(Kind::Classes)
 }

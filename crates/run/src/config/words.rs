@@ -104,6 +104,8 @@ words!(ScheduleName {
     Constant = "constant",
     Linear = "linear",
     Cosine = "cosine",
+    Polynomial = "polynomial",
+    InverseSqrt = "inverse-sqrt",
     OneCycle = "onecycle",
     ConstantLinear = "constant-linear",
 });

@@ -86,7 +86,7 @@ pub fn open(
     }
     let folder = tokenizer_folder(resolved, model)?;
     let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
-    let hold = |held| data.eval_split.map(|share| HoldOut { every: (1.0 / share).round().max(2.0) as u64, held });
+    let hold = |held| data.eval_split.map(|share| HoldOut { share, seed: resolved.run.seed, held });
     let wrong_source = |error| data_sources(error, resolved);
     let sources = storage::sources(&data.train, &options).map_err(wrong_source)?;
     let formats = report::formats(&sources);

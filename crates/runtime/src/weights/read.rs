@@ -61,6 +61,27 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
+    /// Whether two tensors are both there with different content.
+    pub fn differ(&self, one: &str, other: &str) -> Result<bool, WeightError> {
+        let (Some(one), Some(other)) = (self.tensors.get(one), self.tensors.get(other)) else { return Ok(false) };
+        if (&one.shape, one.dtype) != (&other.shape, other.dtype) {
+            return Ok(true);
+        }
+        let bytes = one.shape.iter().product::<usize>() as u64 * one.dtype.bitsize() as u64 / 8;
+        let (mut left, mut right) = (vec![0; RAW_BYTES], vec![0; RAW_BYTES]);
+        for done in (0..bytes).step_by(RAW_BYTES) {
+            let len = RAW_BYTES.min((bytes - done) as usize);
+            for (info, piece) in [(one, &mut left), (other, &mut right)] {
+                let (path, file) = &self.files[info.file];
+                file.read_exact_at(&mut piece[..len], info.offset + done).map_err(|e| WeightError::read(path, e))?;
+            }
+            if left[..len] != right[..len] {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn add_file(&mut self, path: &Path) -> Result<(), WeightError> {
         let file = File::open(path).map_err(|e| WeightError::read(path, e))?;
         let (header_bytes, metadata) = header(path, &file)?;

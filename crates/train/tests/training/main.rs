@@ -1,7 +1,9 @@
 //! Training on the CPU, end to end: what Hugging Face computes, whatever the plan.
 
 mod guard;
+mod optimizers;
 mod parity;
 mod reward;
 mod same_bits;
+mod sourced;
 mod support;

@@ -9,15 +9,14 @@ use serde_json::Value as Json;
 
 use crate::support::{fixture, json, on_cuda, recipe, session, tensors};
 
-const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "gemma2"];
+const FAMILIES: [&str; 9] = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "nanochat", "t5", "t5_untied", "mt5"];
 const MAX_LENGTH: usize = 24;
 
 /// The batch as next-token targets: `labels[i + 1]` belongs to position `i`.
 fn examples(family: &str) -> Vec<Example> {
     let batch = json(&fixture(family).join("batch.json"));
-    let numbers = |v: &Json| -> Vec<i64> {
-        v.as_array().expect("a list").iter().map(|x| x.as_i64().expect("a number")).collect()
-    };
+    let numbers =
+        |v: &Json| -> Vec<i64> { v.as_array().into_iter().flatten().map(|x| x.as_i64().expect("a number")).collect() };
     let sequences = batch["sequences"].as_array().expect("a list");
     let example = |sequence: &Json| {
         let (ids, labels) = (numbers(&sequence["input_ids"]), numbers(&sequence["labels"]));
@@ -25,6 +24,7 @@ fn examples(family: &str) -> Vec<Example> {
         Example {
             tokens: ids.iter().map(|&t| t as u32).collect(),
             targets: next.map(|t| t as i32).collect(),
+            source: numbers(&sequence["source"]).iter().map(|&t| t as u32).collect(),
             ..Example::default()
         }
     };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{VocabularyKind, VocabularyOptions, VocabularyProgress, failed};
 use crate::error::DataError;
-use crate::template::built_in_source;
+use crate::template::{built_in_end, built_in_source};
 use crate::tokenize::Tokenizer;
 
 /// A tokenizer that was trained, not yet in any folder.
@@ -85,9 +85,14 @@ pub(super) fn finish(
     options: &VocabularyOptions,
     counted: VocabularyProgress,
 ) -> Result<TrainedTokenizer, DataError> {
+    // A model stops at its end of sequence: where turns end otherwise, that is theirs. Padding stays what it was.
+    let end = match &options.template {
+        Some(name) => built_in_end(name, &options.end)?,
+        None => options.end.clone(),
+    };
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": options.end,
+        "eos_token": end,
         "pad_token": options.end,
         "clean_up_tokenization_spaces": false,
     });
@@ -95,7 +100,7 @@ pub(super) fn finish(
         config["unk_token"] = Value::from(super::UNKNOWN);
     }
     if let Some(name) = &options.template {
-        config["chat_template"] = Value::from(built_in_source(name, &options.end)?);
+        config["chat_template"] = Value::from(built_in_source(name, &end)?);
     }
     let config = serde_json::to_string_pretty(&config).map_err(failed)?;
     let text = tokenizer.to_string(false).map_err(failed)?;

@@ -1,5 +1,11 @@
 //! Gradient norm, clipping, and several steps of each optimizer beside the textbook's.
 
+mod adafactor;
+mod lion;
+mod muon;
+mod parity;
+mod states;
+
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
 use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Rounding, SIXTEEN, Suite, Tensor, compare, unit};
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
@@ -163,7 +169,8 @@ fn adamw_over_several_steps() {
 
 /// The parameters after each of torch's AdamW updates, in double precision, with bias corrections from these β.
 fn torch_adamw(course: &Course, settings: &OptimizerSettings, correcting: [f64; 2]) -> Vec<Vec<f64>> {
-    let OptimizerSettings { betas: [beta1, beta2], eps, weight_decay, .. } = *settings;
+    let OptimizerSettings { betas, eps, weight_decay, .. } = *settings;
+    let ([beta1, beta2], eps) = (betas.expect("given"), eps.expect("given"));
     let mut theta: Vec<f64> = course.start.iter().map(|&x| f64::from(x)).collect();
     let (mut m, mut v) = (vec![0.0; theta.len()], vec![0.0; theta.len()]);
     let mut after = Vec::new();
@@ -187,7 +194,8 @@ fn torch_adamw(course: &Course, settings: &OptimizerSettings, correcting: [f64; 
 fn adamw_with_a_second_beta_close_to_one() {
     let course = course(&mut Random::new(194), 15);
     let betas = [0.9, 0.99999];
-    let settings = OptimizerSettings { betas, weight_decay: 0.1, ..OptimizerSettings::default() };
+    let settings =
+        OptimizerSettings { betas: Some(betas), eps: Some(1e-8), weight_decay: 0.1, ..OptimizerSettings::default() };
     let adamw = optimizer_named("adamw", &settings).expect("it is there");
     let expected = torch_adamw(&course, &settings, betas);
     let make = |step: usize, [p, g, clip]: [Tensor; 3], state: &[Tensor]| {

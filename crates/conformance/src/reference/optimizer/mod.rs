@@ -1,3 +1,11 @@
+mod adafactor;
+mod lion;
+mod muon;
+
+pub use adafactor::adafactor;
+pub use lion::lion;
+pub use muon::muon;
+
 use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
 
 use super::Array;
