@@ -7,3 +7,4 @@ mod reward;
 mod same_bits;
 mod sourced;
 mod support;
+mod tasks;
