@@ -175,8 +175,8 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m,
     }
 }
 
-// A state in codes of eight bits. Every block of 256 elements has a float32 scale; scales lie behind the codes, at a multiple
-// of four. A warp has a block at a time, every lane eight elements of it.
+// A state in codes of eight bits. Every block of 256 elements has a float32 scale; scales lie behind the codes, at a
+// multiple of four. A warp has a block at a time, every lane eight elements of it.
 struct Int8 {
     unsigned char code;
 };
@@ -223,11 +223,25 @@ __device__ __forceinline__ float* int8_scales(Int8* state, u64 len) {
     return reinterpret_cast<float*>(state + (len + 3) / 4 * 4);
 }
 
+// A lane's codes, in one access if all of them are there.
+union LaneCodes {
+    uint2 all;
+    unsigned char codes[INT8_LANE];
+};
+static_assert(sizeof(LaneCodes) == INT8_LANE, "codes without gaps");
+
 __device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int count, const float* numbers,
                                            float (&out)[INT8_LANE]) {
     const float scale = count > 0 ? int8_scales(state, len)[at / INT8_BLOCK] : 0.0f;
+    LaneCodes lane;
+    if (count == INT8_LANE) {
+        lane.all = *reinterpret_cast<const uint2*>(state + at);
+    } else {
 #pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? numbers[state[at + i].code] * scale : 0.0f;
+        for (int i = 0; i < INT8_LANE; i++) lane.codes[i] = i < count ? state[at + i].code : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? numbers[lane.codes[i]] * scale : 0.0f;
 }
 
 // By a whole warp. The largest of the block does not depend on the order it is looked for in.
@@ -238,10 +252,19 @@ __device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int co
     for (int i = 0; i < INT8_LANE; i++) scale = i < count ? fmaxf(scale, fabsf(in[i])) : scale;
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) scale = fmaxf(scale, __shfl_xor_sync(0xffffffffu, scale, lanes));
+    LaneCodes lane;
 #pragma unroll
     for (int i = 0; i < INT8_LANE; i++) {
         const float share = scale > 0.0f ? __fdiv_rn(in[i], scale) : 0.0f;
-        if (i < count) state[at + i].code = (unsigned char)nearest_code(numbers, share);
+        lane.codes[i] = (unsigned char)nearest_code(numbers, share);
+    }
+    if (count == INT8_LANE) {
+        *reinterpret_cast<uint2*>(state + at) = lane.all;
+    } else {
+#pragma unroll
+        for (int i = 0; i < INT8_LANE; i++) {
+            if (i < count) state[at + i].code = lane.codes[i];
+        }
     }
     if (at % INT8_BLOCK == 0 && count > 0) int8_scales(state, len)[at / INT8_BLOCK] = scale;
 }

@@ -42,7 +42,7 @@ pub use feed::{BatchLease, Feed, FeedOptions, SLOTS, Sequential, Waited};
 pub use format::{Classes, ColumnNames, Format, Preference, RowFormat, Sample};
 pub use order::{Cursor, Order, SourceCursor};
 pub use read::{HoldOut, Position, ROW_BYTES_MAX, Row, RowAt, Rows, Source, decoding_untrusted};
-pub use store::{ChunkStart, Example, ExampleRef, Swept, free_bytes, sweep_cache};
+pub use store::{ChunkStart, Example, ExampleRef, Swept, sweep_cache};
 pub use template::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use tokenize::{
     BadRows, Counts, Encoded, EncodedRow, Encoder, Masked, Piece, Summary, Tokenizer, TrainedTokenizer, VocabularyKind,

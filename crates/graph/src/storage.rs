@@ -17,7 +17,7 @@ pub struct BlockFormat {
 impl BlockFormat {
     /// Where the scales of a tensor of so many elements begin.
     pub fn scales_at(&self, elements: usize) -> Option<usize> {
-        Some(elements.checked_mul(self.code.bits())?.div_ceil(8).checked_next_multiple_of(self.scale.bytes())?)
+        elements.checked_mul(self.code.bits())?.div_ceil(8).checked_next_multiple_of(self.scale.bytes())
     }
 
     fn bytes(&self, elements: usize) -> Option<usize> {

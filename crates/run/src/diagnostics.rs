@@ -43,6 +43,7 @@ pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
         TrainError::Model(ModelError::FreezePattern(_)) => at_key(resolved, "method.freeze", &error),
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
         TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
+        TrainError::Changed(change) => at_key(resolved, change.key, &error),
         _ => error.into(),
     }
 }
@@ -97,8 +98,13 @@ impl From<TrainError> for Failure {
             }
             TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)
                 .hint("stop the processes that take memory, or set a budget below the available memory with --gpu"),
-            TrainError::NotANumber { .. } | TrainError::BadGradient { .. } => from_library(Failure::failed, &error)
-                .hint("lower optimizer.lr or increase schedule.warmup; --paranoid names the operator where it starts"),
+            TrainError::NotARun { .. } | TrainError::InUse { .. } | TrainError::Changed(_) => {
+                from_library(Failure::config, &error)
+            }
+            TrainError::NoSpace { .. } => unwritten(&error, ErrorKind::StorageFull),
+            TrainError::NoSoundCheckpoint { .. } => from_library(Failure::bad_input, &error),
+            TrainError::NotANumber { .. } | TrainError::BadGradient { .. } | TrainError::Spike { .. } => from_library(Failure::failed, &error)
+                .hint("lower optimizer.lr or increase schedule.warmup; or pass over such data with guard.action: skip"),
         }
     }
 }
@@ -120,6 +126,7 @@ impl From<DataError> for Failure {
             DataError::CacheWrite { .. } | DataError::NoSpace { .. } | DataError::Thread { .. } => {
                 from_library(Failure::failed, &error)
             }
+            DataError::MemoryFull { .. } => from_library(Failure::does_not_fit, &error),
             _ => from_library(Failure::bad_input, &error),
         }
     }
@@ -137,6 +144,7 @@ pub fn requested_vocabulary(error: DataError) -> Failure {
 pub fn data_sources(error: DataError, resolved: &Resolved) -> Failure {
     match error {
         DataError::Weight { .. } | DataError::SomeWeights { .. } => at_key(resolved, "data.train", &error),
+        DataError::NoSuchColumn { .. } => at_key(resolved, "data.columns", &error),
         error => error.into(),
     }
 }

@@ -25,6 +25,7 @@ pub use budgets::Limit;
 pub use data::{ExampleText, Piece, RunData, Stored};
 pub use diagnostics::requested_vocabulary;
 pub use failure::{Cause, Code, Failure, Memory, Place, Refusal};
+pub use folder::{Continue, RUNS};
 pub use note::{DetectedFormat, Note};
 pub use observer::{Event, Observer};
 pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, plan, prepare, prepare_bench};

@@ -1,9 +1,7 @@
 //! What would make a run fit that does not: changes of the run, each planned, with the memory it then needs.
 
-use std::sync::Arc;
-
-use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
-use plimsoll_models::{Lora, ParameterGroup, Targets};
+use plimsoll_graph::StateStorage;
+use plimsoll_models::{Lora, Targets, parameter_groups};
 use plimsoll_plan::{Backing, Budgets, DeviceProfile, Fixed, PlanError};
 use plimsoll_train::{Spec, TrainError, plan_only};
 
@@ -22,7 +20,7 @@ const MAX_LENGTH_MIN: usize = 128;
 pub fn remedies(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<String> {
     let Some(needed) = smallest_bytes(spec, device) else { return Vec::new() };
     let planned = |(change, changed): (String, Spec)| Some((smallest_bytes(&changed, device)?, change));
-    let mut found: Vec<(u64, String)> = changes(spec, resolved, device).into_iter().filter_map(planned).collect();
+    let mut found: Vec<(u64, String)> = changes(spec, resolved).into_iter().filter_map(planned).collect();
     found.retain(|(bytes, _)| (*bytes as f64) < needed as f64 * (1.0 - SAVED_MIN));
     found.sort();
     found.truncate(REMEDIES_MAX);
@@ -32,7 +30,7 @@ pub fn remedies(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec
 }
 
 /// The run with one thing changed, and how a user would change it.
-fn changes(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<(String, Spec)> {
+fn changes(spec: &Spec, resolved: &Resolved) -> Vec<(String, Spec)> {
     let mut changes = Vec::new();
     if let Method::Full { .. } = resolved.run.method {
         let mut changed = spec.clone();
@@ -41,20 +39,15 @@ fn changes(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<(Str
         changed.recipe.freeze.clear();
         changes.push(("method: lora".to_owned(), changed));
         let optimizer = &resolved.run.optimizer;
-        for (word, state) in [("bf16", DType::BF16)] {
-            let settings = OptimizerSettings {
-                betas: optimizer.betas,
-                eps: optimizer.eps,
-                weight_decay: optimizer.weight_decay,
-                momentum: optimizer.momentum.unwrap_or(0.0),
-                state,
-            };
-            if device.backing != Backing::Gpu || optimizer.state.word() == word {
+        for (word, state) in [("bf16", StateStorage::Bfloat16), ("int8", StateStorage::Int8)] {
+            if optimizer.state.word() == word {
                 continue;
             }
-            let Some(optimizer) = optimizer_named(&optimizer.name, &settings) else { continue };
+            let Ok(groups) = parameter_groups(&optimizer.described_groups(state), &optimizer.rest(state)) else {
+                continue;
+            };
             let mut changed = spec.clone();
-            changed.recipe.groups = vec![ParameterGroup::rest(Arc::clone(&optimizer))];
+            changed.recipe.groups = groups;
             changed.recipe.master = false;
             changes.push((format!("optimizer.state: {word}"), changed));
         }

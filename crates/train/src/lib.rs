@@ -1,32 +1,39 @@
 //! Tasks, the training loop, evaluation, the run folder. Talks to whoever watches through [`Event`]s only.
 
 mod bench;
+mod checkpoint;
 mod error;
 mod event;
 mod export;
 mod fit;
-mod folder;
+mod guard;
 mod memory;
 mod metrics;
 mod model;
+mod pace;
 mod prepare;
 mod rates;
+mod run_folder;
+mod saver;
 mod session;
 mod task;
 mod warm_up;
 mod weights;
 
 pub use bench::{BenchReport, OperatorTime, bench, profile};
+pub use checkpoint::{Best, Change, Damaged, Effect, Resume};
 pub use error::TrainError;
-pub use event::{EvalEvent, Event, StepEvent};
+pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 pub use export::{TextFiles, export};
 pub use fit::{Fit, Outcome, data_bytes, fit};
-pub use folder::RunFolder;
+pub use guard::{BadUpdate, Guard};
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{DataMemory, Prepared, Spec, next_gib, plan_only, prepare};
 pub use rates::{Decay, LearningRate};
+pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, list_runs, request_stop, run_status};
+pub use saver::Saving;
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{
     Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, Seq2Seq,

@@ -10,6 +10,7 @@ use plimsoll_plan::{
 };
 use plimsoll_runtime::Backend;
 
+use crate::checkpoint::PlanPosition;
 use crate::memory::{peak_resident_bytes, resident_bytes, return_free_memory};
 use crate::{Model, Session, Task, TrainError, weights};
 
@@ -241,10 +242,13 @@ pub fn prepare(
     let here = Surroundings { spec, device, budgets, data };
     let mut excess = 0;
     for _ in 0..REPLANS_MAX {
-        let Chosen { built, plan, mut report, batch, .. } = here.plan(excess)?;
+        let Chosen { built, plan, mut report, batch, loss_chunks, .. } = here.plan(excess)?;
         // Files that lack something are found before memory is taken for them.
         let checkpoint = weights::open(&spec.model, &built.parameters)?;
-        let mut session = Session::new(spec, backend, built, plan, paranoid)?;
+        let chunked = spec.task.head().uses_vocabulary();
+        let position =
+            PlanPosition { micro_batch_tokens: report.micro_batch_tokens, loss_chunks: chunked.then_some(loss_chunks) };
+        let mut session = Session::new(spec, backend, built, plan, position, paranoid)?;
         if !session.executor().backend().loads_lazily() || paranoid {
             here.restate(&mut report, batch, None);
         } else {

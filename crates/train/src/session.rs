@@ -10,8 +10,9 @@ use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
 use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
 use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
-use plimsoll_runtime::{Active, ActiveStream, Backend, Executor};
+use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 
+use crate::checkpoint::PlanPosition;
 use crate::prepare::{capacity, per_stream};
 use crate::{Amounts, LossPart, Metrics, Model, Spec, Task, TrainError, weights};
 
@@ -23,6 +24,7 @@ pub struct Session {
     pub(crate) recipe: Recipe,
     seed: u64,
     new_head: bool,
+    plan: PlanPosition,
 }
 
 /// What one update did.
@@ -35,6 +37,14 @@ pub struct UpdateResult {
     /// The share of the micro-batches' token slots that held a token.
     pub fill_rate: f64,
     /// What the task reports, by name.
+    pub metrics: Metrics,
+}
+
+/// The gradients of an update are summed up; they have not been applied.
+pub(crate) struct Accumulated {
+    pub loss: f64,
+    pub amounts: Amounts,
+    pub fill_rate: f64,
     pub metrics: Metrics,
 }
 
@@ -64,11 +74,12 @@ impl Session {
         backend: Box<dyn Backend>,
         built: Built,
         plan: Plan,
+        position: PlanPosition,
         paranoid: bool,
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
         let (model, task, recipe) = (spec.model.clone(), spec.task.clone(), spec.recipe.clone());
-        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false })
+        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false, plan: position })
     }
 
     /// Fills in weights: from the model's files, or drawn from the seed.
@@ -109,6 +120,11 @@ impl Session {
     pub(crate) fn head_modules(&self) -> Vec<String> {
         let heads = self.parameters().iter().filter(|p| p.kind == ParameterKind::Head).flat_map(|p| &p.tensors);
         heads.map(|tensor| tensor.name.trim_end_matches(".weight").to_owned()).collect()
+    }
+
+    /// What of its plan shows in the bits of the result.
+    pub(crate) fn plan_position(&self) -> PlanPosition {
+        self.plan
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -273,8 +289,9 @@ impl Session {
         Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics: self.read_metrics()? })
     }
 
-    /// As [`Session::update`], with the feed's next update, one micro-batch at a time.
-    pub fn update_from(&mut self, feed: &mut Feed, step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
+    /// As [`Session::accumulate`], with the feed's next update, one micro-batch at a time. What has still to be done of the
+    /// update is to apply it.
+    pub(crate) fn accumulate_from(&mut self, feed: &mut Feed, step: u64) -> Result<Accumulated, TrainError> {
         let head = feed.next_update()?;
         let amounts = Amounts::from(&head);
         self.begin_update(&amounts, step)?;
@@ -282,18 +299,38 @@ impl Session {
             self.fill_up(&mut batch);
             self.micro_step(&batch)?;
         }
-        let loss = self.read_loss(repeat(1.0))?;
-        let grad_norm = self.apply_checked(loss, step, lr)?;
-        Ok(UpdateResult { loss, grad_norm, amounts, fill_rate: head.fill_rate, metrics: self.read_metrics()? })
+        let (loss, metrics) = (self.read_loss(repeat(1.0))?, self.read_metrics()?);
+        Ok(Accumulated { loss, amounts, fill_rate: head.fill_rate, metrics })
+    }
+
+    /// Throws away what was accumulated, so that the next update begins with none of it.
+    pub(crate) fn discard(&mut self) -> Result<(), TrainError> {
+        let Self { executor, built, .. } = self;
+        built.trained.iter().try_for_each(|trained| Ok(executor.clear_slot(trained.grad)?))
+    }
+
+    /// Runs the feed's next update operator by operator and names the first that makes a value that is not finite. Nothing
+    /// is left accumulated.
+    pub(crate) fn find_bad_number(&mut self, feed: &mut Feed, step: u64) -> Result<Option<BadNumber>, TrainError> {
+        let head = feed.next_update()?;
+        self.begin_update(&Amounts::from(&head), step)?;
+        let mut found = None;
+        while let (None, Some(mut batch)) = (found, feed.next_batch()?) {
+            self.fill_up(&mut batch);
+            let active = self.load(&batch)?;
+            found = self.executor.run_checked(ScheduleId::MICRO_STEP, active)?;
+        }
+        self.discard()?;
+        Ok(found)
     }
 
     fn apply_checked(&mut self, loss: f64, step: u64, lr: f64) -> Result<f64, TrainError> {
         if !loss.is_finite() {
-            return Err(TrainError::NotANumber { step, loss });
+            return Err(TrainError::NotANumber { step, loss, origin: None });
         }
         let norm = self.apply(step, lr)?;
         if !norm.is_finite() {
-            return Err(TrainError::BadGradient { step, norm });
+            return Err(TrainError::BadGradient { step, norm, origin: None });
         }
         Ok(norm)
     }

@@ -4,6 +4,8 @@ pub mod bench;
 pub mod init;
 pub mod keys;
 pub mod plan;
+pub mod status;
+pub mod stop;
 pub mod tokenizer;
 pub mod train;
 

@@ -8,6 +8,7 @@ mod data;
 mod disk;
 mod faults;
 mod plan;
+mod resume;
 mod reward;
 mod run_folder;
 mod signals;

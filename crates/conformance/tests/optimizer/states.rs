@@ -142,9 +142,10 @@ fn planned_bytes_are_exact() {
     }
 }
 
-/// A noisy bowl, as steep in each row as rows of a matrix are, three decades in all: the curve of the loss with states of eight bits is that with float32.
+/// A noisy bowl, as steep in each row as rows of a matrix are, three decades in all: the curve of the loss with states in
+/// few bits is that with float32.
 #[test]
-fn eight_bits_follow_the_loss_of_thirty_two() {
+fn few_bits_follow_the_loss_of_thirty_two() {
     let len = 8192;
     let curve = |state: StateStorage| {
         let settings = OptimizerSettings { state, ..OptimizerSettings::default() };

@@ -137,3 +137,23 @@ fn every_built_in_template_can_be_trained_for() {
         assert!(config.contains("\"pad_token\": \"<|endoftext|>\""), "{config}");
     }
 }
+
+/// Whatever the vocabulary, the bytes of a text's tokens are the text's.
+#[test]
+fn byte_lengths_add_up_to_the_text() {
+    let folder = Folder::new();
+    let source = open(&[rows(&folder, 200)]).expect("opens");
+    for (kind, vocab_size) in [(VocabularyKind::Bpe, 400), (VocabularyKind::Unigram, 500)] {
+        let trained = train_tokenizer(&source, &VocabularyOptions::new(kind, vocab_size), &mut |_| {}).expect("trains");
+        let [(_, json), (_, config)] = trained.files();
+        let tokenizer = Tokenizer::from_bytes("own", json.as_bytes(), Some(config)).expect("loads");
+        let lengths = tokenizer.byte_lengths();
+        assert_eq!(lengths.len(), tokenizer.vocab_size());
+        assert_eq!(tokenizer.eos_id().map(|eos| lengths[eos as usize]), Some(0), "{kind:?}");
+        for text in ["May she float?", " two  spaces\nand a line", "größer 漢字 👍 \u{1}", "<0x0A>", ""] {
+            let ids = tokenizer.encode(text, false).expect("encodes");
+            let bytes: u32 = ids.iter().map(|id| lengths[*id as usize]).sum();
+            assert_eq!(bytes as usize, text.len(), "{kind:?}: {text:?} {ids:?}");
+        }
+    }
+}

@@ -54,6 +54,7 @@ pub struct Range {
 impl Range {
     pub const ABOVE_ZERO: Self = Self::new(0.0, f64::INFINITY).above_min();
     pub const FROM_ZERO: Self = Self::new(0.0, f64::INFINITY);
+    pub const ABOVE_ONE: Self = Self::new(1.0, f64::INFINITY).above_min();
     /// From 0 to 1, both allowed.
     pub const FRACTION: Self = Self::new(0.0, 1.0);
     /// From 0 to below 1.
@@ -63,7 +64,7 @@ impl Range {
     /// Between 0 and 1, neither allowed.
     pub const BETWEEN: Self = Self::new(0.0, 1.0).above_min().below_max();
 
-    const fn new(min: f64, max: f64) -> Self {
+    pub const fn new(min: f64, max: f64) -> Self {
         Self { min, max, above_min: false, below_max: false }
     }
 

@@ -53,4 +53,7 @@ pub use resolved::{OriginRow, Resolved};
 pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
-pub use words::{BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, RankingLoss, ScheduleName, StateStorage};
+pub use words::{
+    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, RankingLoss,
+    ScheduleName, StateStorage,
+};

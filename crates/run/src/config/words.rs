@@ -54,6 +54,11 @@ words!(
 );
 
 words!(
+    /// What is done about an update that would do harm.
+    GuardAction { Stop = "stop", Skip = "skip" }
+);
+
+words!(
     /// How frozen weights are stored. `Auto`: in the precision of the run.
     BaseFormat {
         Auto = "auto",
@@ -82,6 +87,7 @@ words!(
         Auto = "auto",
         Text = "text",
         PromptResponse = "prompt-response",
+        PromptMessages = "prompt-messages",
         Messages = "messages",
         Conversations = "conversations",
         Pairs = "pairs",
@@ -109,5 +115,7 @@ words!(ScheduleName {
     OneCycle = "onecycle",
     ConstantLinear = "constant-linear",
 });
+
+words!(MuonScale { Original = "original", MatchAdamW = "match-adamw" });
 
 words!(Mode { Compiled = "compiled", Eager = "eager" });

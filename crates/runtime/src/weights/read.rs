@@ -12,7 +12,8 @@ use plimsoll_graph::{DType, Shape};
 use plimsoll_plan::Region;
 use safetensors::tensor::{Dtype, Metadata};
 
-use super::WeightError;
+use super::write::stored_as;
+use super::{OutTensor, WeightError};
 use crate::Backend;
 
 /// Headers beyond this are not headers.
@@ -121,6 +122,20 @@ impl Checkpoint {
         Err(WeightError::DType { path: path.to_owned(), name: name.to_owned(), dtype: format!("{:?}", info.dtype) })
     }
 
+    /// Streams a tensor to the place it was written from, as it is. Nothing else may be stored under its name.
+    pub fn load_exactly(&self, tensor: &OutTensor, backend: &mut dyn Backend) -> Result<(), WeightError> {
+        let OutTensor { name, shape, dtype, region } = tensor;
+        let (info, path, file) = self.find(name, shape)?;
+        if info.dtype != stored_as(*dtype) {
+            let (path, dtype) = (path.to_owned(), format!("{:?}", info.dtype));
+            return Err(WeightError::DType { path, name: name.clone(), dtype });
+        }
+        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: *dtype };
+        backend
+            .write_with(*region, &mut |done, place| stored.read(done, place))?
+            .map_err(|e| WeightError::read(path, e))
+    }
+
     /// Streams a tensor to its place in the arena, converting on the way.
     pub fn load(
         &self,
@@ -188,10 +203,7 @@ impl Stored<'_> {
     }
 
     fn is_direct(&self) -> bool {
-        matches!(
-            (self.dtype, self.wanted),
-            (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16)
-        )
+        self.dtype == stored_as(self.wanted)
     }
 }
 

@@ -49,6 +49,10 @@ impl Task for Language {
         amounts.loss_tokens
     }
 
+    fn reports_bits_per_byte(&self) -> bool {
+        self.content == Content::Text
+    }
+
     fn hf_class(&self) -> &'static str {
         "CausalLM"
     }

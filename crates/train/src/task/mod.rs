@@ -100,6 +100,11 @@ pub trait Task: Debug + Send + Sync {
         Metrics::default()
     }
 
+    /// Whether evaluation reports bits per byte of the texts.
+    fn reports_bits_per_byte(&self) -> bool {
+        false
+    }
+
     /// What Hugging Face calls such a model, behind the family's name.
     fn hf_class(&self) -> &'static str;
 

@@ -3,7 +3,9 @@
 mod guard;
 mod optimizers;
 mod parity;
+mod resume;
 mod reward;
+mod run;
 mod same_bits;
 mod sourced;
 mod support;

@@ -1,7 +1,6 @@
 //! The files of a trained tokenizer, as Hugging Face's AutoTokenizer reads them.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -30,19 +29,11 @@ impl TrainedTokenizer {
 
     /// Writes the files into `folder`, which is made if it is not there. Each appears whole or not at all.
     pub fn save(&self, folder: &Path) -> Result<(), DataError> {
-        let save = |name: &str, text: &str| -> io::Result<()> {
-            fs::create_dir_all(folder)?;
-            let part = folder.join(format!(".{name}.{}.part", std::process::id()));
-            let written = fs::File::create(&part)
-                .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-                .and_then(|()| fs::rename(&part, folder.join(name)));
-            if written.is_err() {
-                let _ = fs::remove_file(&part);
-            }
-            written
-        };
         for (name, text) in self.files() {
-            save(name, text).map_err(|source| DataError::Write { path: folder.join(name), source })?;
+            let path = folder.join(name);
+            fs::create_dir_all(folder)
+                .and_then(|()| plimsoll_files::write(&path, text.as_bytes()))
+                .map_err(|source| DataError::Write { path, source })?;
         }
         Ok(())
     }
