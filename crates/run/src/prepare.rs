@@ -135,9 +135,12 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     if let Some(resume) = &resume {
         keep_bits(&mut spec, resume, &profile, capacity.budgets);
     }
+    // Before the process is measured, because it stays.
+    let byte_lengths = data.tokenizer.byte_lengths();
     let Prepared { mut session, report } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
             .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    session.set_byte_lengths(byte_lengths);
     if let Some(folder) = &resolved.run.init_from {
         session.load_adapters(folder)?;
     }

@@ -1,6 +1,7 @@
 //! Tasks, the training loop, evaluation, the run folder. Talks to whoever watches through [`Event`]s only.
 
 mod bench;
+mod bits;
 mod checkpoint;
 mod error;
 mod event;

@@ -12,6 +12,7 @@ use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 
+use crate::bits::BitsPerByte;
 use crate::checkpoint::PlanPosition;
 use crate::prepare::{capacity, per_stream};
 use crate::{Amounts, LossPart, Metrics, Model, Spec, Task, TrainError, weights};
@@ -24,6 +25,8 @@ pub struct Session {
     pub(crate) recipe: Recipe,
     seed: u64,
     new_head: bool,
+    /// Of every token; empty if nobody said.
+    byte_lengths: Vec<u32>,
     plan: PlanPosition,
 }
 
@@ -79,7 +82,7 @@ impl Session {
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
         let (model, task, recipe) = (spec.model.clone(), spec.task.clone(), spec.recipe.clone());
-        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false, plan: position })
+        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false, byte_lengths: Vec::new(), plan: position })
     }
 
     /// Fills in weights: from the model's files, or drawn from the seed.
@@ -101,6 +104,11 @@ impl Session {
     /// Gives the arena back.
     pub(crate) fn release(self) -> Result<Box<dyn Backend>, TrainError> {
         Ok(self.executor.release()?)
+    }
+
+    /// How many bytes of text each token stands for, so that evaluation can report bits per byte.
+    pub fn set_byte_lengths(&mut self, byte_lengths: Vec<u32>) {
+        self.byte_lengths = byte_lengths;
     }
 
     pub fn parameters(&self) -> &[Parameter] {
@@ -341,15 +349,24 @@ impl Session {
         // What the parts are means of is only known behind the last micro-batch.
         self.clear_loss(&vec![1.0; self.built.inputs.terms.len()])?;
         let mut batches = data.sequential(self.capacity())?;
+        let mut bits = BitsPerByte::default();
         while let Some(batch) = batches.next_batch()? {
             amounts += Amounts::from(&*batch);
             self.fill_up(batch);
             let active = self.load(batch)?;
             self.executor.run(ScheduleId::EVALUATE, active)?;
+            if self.task.reports_bits_per_byte() && !self.byte_lengths.is_empty() {
+                bits.count(&self.executor, &batch.targets, &self.byte_lengths)?;
+            }
         }
         let loss = self.read_loss(self.task.loss_parts(&amounts).iter().map(LossPart::scale))?;
         let (tokens, sequences) = (self.task.evaluated_tokens(&amounts), amounts.sequences);
-        Ok(Evaluation { loss, tokens, sequences, metrics: self.read_metrics()? })
+        let metrics = self.read_metrics()?;
+        let metrics = match bits.value() {
+            Some(value) => metrics.with("bits_per_byte", value),
+            None => metrics,
+        };
+        Ok(Evaluation { loss, tokens, sequences, metrics })
     }
 
     /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them. A model with an encoder reads the

@@ -13,6 +13,7 @@ mod reward;
 mod run_folder;
 mod signals;
 mod support;
+mod tasks;
 mod templates;
 mod tokenizer;
 mod train;
