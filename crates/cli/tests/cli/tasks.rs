@@ -48,7 +48,8 @@ fn classes_are_learnt_and_named() {
     // The class is that of the last letter.
     let row = |i: usize| {
         let (a, b) = digits(i);
-        json!({"text": format!("{a}{b} is {}", ["x", "y", "z"][i % 3]), "label": ["ex", "why", "zed"][i % 3]})
+        let (letter, class) = [("x", "ex"), ("y", "why"), ("z", "zed")][i % 3];
+        json!({"text": format!("{a}{b} is {letter}"), "label": class})
     };
     let world = world(&run("classification", "classes: [ex, why, zed]"), row);
     world.run(&["train", "run.yaml", "--out", "a", "--quiet"]).ok();
