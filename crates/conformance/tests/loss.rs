@@ -174,7 +174,8 @@ fn without_a_total() {
                 let weighted = grad.is_some();
                 let mut inputs = if weighted { with_weights(random, inputs) } else { inputs };
                 inputs.drain(3..5);
-                let op = VocabLoss { weights: weighted, nll: !weighted, grad, ..VocabLoss::likelihoods(softcap, chunks) };
+                let op =
+                    VocabLoss { weights: weighted, nll: !weighted, grad, ..VocabLoss::likelihoods(softcap, chunks) };
                 let (name, active) = (format!("{rows} x {cols}, {words} words"), Active::one(tokens, 1));
                 suite.check(&name, op.clone(), &inputs, active, CANCELLING);
                 check_sixteen(suite, &name, &op, &inputs, active);

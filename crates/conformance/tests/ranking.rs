@@ -64,7 +64,9 @@ fn large_scores() {
 fn equal_candidates() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(202));
     let lengths = [6, 6];
-    for (ranking, relevances) in RANKINGS.into_iter().flat_map(|r| [[0.0; 6], [1.0; 6], [0.0, 1.0, 1.0, 0.0, 2.0, 2.0]].map(|m| (r, m))) {
+    for (ranking, relevances) in
+        RANKINGS.into_iter().flat_map(|r| [[0.0; 6], [1.0; 6], [0.0, 1.0, 1.0, 0.0, 2.0, 2.0]].map(|m| (r, m)))
+    {
         let mut inputs = inputs(random, &lengths, 5, 1, GRADS[2]);
         inputs[0] = Tensor::tokens(15, 5, vec![0.5; 75]);
         let marks = [relevances, relevances].concat().into_iter().chain([-1.0; 3]).collect();

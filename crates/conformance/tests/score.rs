@@ -137,7 +137,9 @@ fn large_differences_in_sixteen_bits() {
 fn margins_and_centring() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(87));
     let lengths = [4, 3, 5, 0, 2, 9, 1, 1];
-    for (grad, (centring, margins)) in GRADS.into_iter().flat_map(|g| [(0.25, false), (0.0, true), (0.5, true)].map(|c| (g, c))) {
+    for (grad, (centring, margins)) in
+        GRADS.into_iter().flat_map(|g| [(0.25, false), (0.0, true), (0.5, true)].map(|c| (g, c)))
+    {
         let mut inputs = inputs(random, &lengths, 20, 2, grad);
         if margins {
             let asked = random.floats(10, 1.0).into_iter().map(f32::abs).collect();

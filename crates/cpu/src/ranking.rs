@@ -228,7 +228,8 @@ impl<'a> Lists<'a> {
         best_ranks: &[i32],
     ) -> [f64; 4] {
         let (mut gain, mut best_gain, mut first_relevant, mut first) = (0.0, 0.0, usize::MAX, 0.0);
-        let discounted = |i: usize, rank: usize| if rank < self.top { relevance(i) / (rank as f64 + 2.0).log2() } else { 0.0 };
+        let discounted =
+            |i: usize, rank: usize| if rank < self.top { relevance(i) / (rank as f64 + 2.0).log2() } else { 0.0 };
         for i in 0..count {
             let rank = (0..count).filter(|&j| before(score(j), score(i), j, i)).count();
             gain += discounted(i, rank);

@@ -82,7 +82,17 @@ impl Session {
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
         let (model, task, recipe) = (spec.model.clone(), spec.task.clone(), spec.recipe.clone());
-        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false, byte_lengths: Vec::new(), plan: position })
+        Ok(Self {
+            executor,
+            built,
+            model,
+            task,
+            recipe,
+            seed: spec.seed,
+            new_head: false,
+            byte_lengths: Vec::new(),
+            plan: position,
+        })
     }
 
     /// Fills in weights: from the model's files, or drawn from the seed.

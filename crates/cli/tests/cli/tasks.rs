@@ -111,7 +111,8 @@ fn candidates_are_ranked_and_a_second_run_goes_on() {
     let row = |i: usize| {
         let (a, b) = digits(i);
         let c = (a + b + i) % 10;
-        let turns = [a, b, c].map(|d| [json!({"from": "human", "value": "?"}), json!({"from": "gpt", "value": format!("{d}")})]);
+        let turns = [a, b, c]
+            .map(|d| [json!({"from": "human", "value": "?"}), json!({"from": "gpt", "value": format!("{d}")})]);
         json!({"conversations": turns.concat(), "auxiliary_labels": [a, b, c]})
     };
     let more = "template: chatml";

@@ -92,8 +92,7 @@ mod tests {
         let inputs = [array(random, &[4, 3]), array(random, &[6, 3]), targets];
         let upstream = array(random, &[4]);
         let zero = Array::zeros_like(&inputs[1]);
-        let grad =
-            VocabLoss { weights: true, nll: false, grad: Some(LossGrad { weight: true }), ..op.clone() };
+        let grad = VocabLoss { weights: true, nll: false, grad: Some(LossGrad { weight: true }), ..op.clone() };
         let gradients = vocab_loss(&grad, &[&inputs[0], &inputs[1], &inputs[2], &upstream, &zero]);
         check_gradient(&Op::from(op.clone()), &inputs, 0, std::slice::from_ref(&upstream), &gradients[0]);
         check_gradient(&Op::from(op), &inputs, 1, &[upstream], &gradients[1]);

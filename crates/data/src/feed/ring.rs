@@ -123,8 +123,7 @@ impl Feed {
         let (returns, returned) = channel();
         for _ in 0..options.slots {
             let FeedOptions { capacity, max_length, .. } = options;
-            let batch =
-                MicroBatch::with_filled_capacity(capacity, max_length, dataset.group(), dataset.has_marks());
+            let batch = MicroBatch::with_filled_capacity(capacity, max_length, dataset.group(), dataset.has_marks());
             let _ = returns.send(Return::Empty(batch));
         }
         let planner = Planner::new(iteration, rules);

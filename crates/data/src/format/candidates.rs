@@ -55,7 +55,8 @@ impl Candidates {
             Self::Texts(texts) => {
                 let mut from = 0;
                 let end = |(wanted, relevance): &(String, f32)| {
-                    let start = text[from..].find(wanted).ok_or_else(|| format!("{wanted:?} is not in the conversation"));
+                    let start =
+                        text[from..].find(wanted).ok_or_else(|| format!("{wanted:?} is not in the conversation"));
                     from += start? + wanted.len();
                     Ok((from, *relevance))
                 };
@@ -71,7 +72,9 @@ impl Candidates {
 
 fn relevance(place: &str, value: &Value) -> Result<f32, String> {
     let number = value.as_f64().filter(|number| number.is_finite() && *number >= 0.0);
-    number.map(|number| number as f32).ok_or_else(|| format!("`{place}` is {value}, expected a relevance of at least 0"))
+    number
+        .map(|number| number as f32)
+        .ok_or_else(|| format!("`{place}` is {value}, expected a relevance of at least 0"))
 }
 
 #[cfg(test)]

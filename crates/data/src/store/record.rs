@@ -370,7 +370,8 @@ mod tests {
     fn round_trip(tokens: &[u32], learn: &[bool], closing: Option<u32>, width: Width) -> (Vec<i32>, Vec<i32>, Entry) {
         let mut out = vec![9; 3];
         let bears = |position: usize| learn[position];
-        let entry = write(&Sequence { bears: &bears, closing, ..Sequence::without_loss(tokens) }, format(width), &mut out);
+        let entry =
+            write(&Sequence { bears: &bears, closing, ..Sequence::without_loss(tokens) }, format(width), &mut out);
         assert!(entry.bytes as usize <= bytes_max(tokens.len(), format(width)));
         let (mut got, mut targets) = (vec![7; tokens.len()], vec![7; tokens.len()]);
         let beside = PerToken { targets: &mut targets, marks: &mut [] };

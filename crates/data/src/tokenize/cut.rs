@@ -226,7 +226,9 @@ impl<At: Copy> Cutter<At> {
         let Some(ready) = self.ready.take() else { return false };
         group.clear();
         match &ready {
-            Ready::One(masked) => group.push(&Sequence::of(masked, &|position| masked.learn[position + 1]), self.format),
+            Ready::One(masked) => {
+                group.push(&Sequence::of(masked, &|position| masked.learn[position + 1]), self.format)
+            }
             Ready::Pair(pair) => {
                 for side in pair {
                     let bears = |position: usize| self.content == Content::PairedAnswers && side.learn[position + 1];

@@ -97,7 +97,8 @@ impl OpRule for ListLoss {
     /// candidates; for each sequence how many candidates it has and what it adds to the statistics.
     fn workspace_bytes(&self, io: &Io, _traits: &BackendTraits) -> usize {
         let (tokens, sequences) = (io.inputs[0].shape.rows(), io.inputs[3].shape.rows() - 1);
-        tokens * (size_of::<f64>() + 4 * size_of::<f32>()) + sequences * (LIST_STATS * size_of::<f64>() + size_of::<f64>())
+        tokens * (size_of::<f64>() + 4 * size_of::<f32>())
+            + sequences * (LIST_STATS * size_of::<f64>() + size_of::<f64>())
     }
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {

@@ -46,7 +46,8 @@ impl Head for Score {
         PAIR_STATS
     }
     fn loss(&self, o: LossOperands) -> Result<(), GraphError> {
-        let inputs = [o.hidden, o.weights[0], o.boundaries, o.terms[0].scale, o.terms[0].loss, o.stats.expect("asked for")];
+        let inputs =
+            [o.hidden, o.weights[0], o.boundaries, o.terms[0].scale, o.terms[0].loss, o.stats.expect("asked for")];
         let names = [("loss", Class::NONE), ("stats", Class::NONE)];
         o.graph.apply_all(PairLoss { centring: 0.0, margins: false, grad: None }, &inputs, &names).map(|_| ())
     }

@@ -106,7 +106,8 @@ impl Head for Candidates {
     }
 
     fn loss(&self, operands: LossOperands) -> Result<(), GraphError> {
-        let LossOperands { graph, hidden, vocabulary, weights, targets, marks, boundaries, terms, stats, .. } = operands;
+        let LossOperands { graph, hidden, vocabulary, weights, targets, marks, boundaries, terms, stats, .. } =
+            operands;
         let [words, order] = [terms[0], terms[1]];
         let inputs = [hidden, vocabulary.expect("asked for"), targets, words.scale, words.loss];
         graph.apply(VocabLoss::new(operands.softcap, operands.chunks), &inputs, "loss", Class::NONE)?;

@@ -62,12 +62,7 @@ impl Task for Reward {
 pub(super) fn pair_metrics(stats: &[f64]) -> Metrics {
     let pairs = stats[0].max(1.0);
     let [accuracy, margin, chosen, rejected] = [1, 2, 3, 4].map(|at| stats[at] / pairs);
-    Metrics::new([
-        ("accuracy", accuracy),
-        ("margin", margin),
-        ("reward_chosen", chosen),
-        ("reward_rejected", rejected),
-    ])
+    Metrics::new([("accuracy", accuracy), ("margin", margin), ("reward_chosen", chosen), ("reward_rejected", rejected)])
 }
 
 /// One number at a sequence's last token.
@@ -99,6 +94,12 @@ impl Head for Score {
             inputs.push(graph.apply(LastRows, &[marks, boundaries], "margins", Class::NONE)?);
         }
         let names = [("loss", Class::NONE), ("stats", Class::NONE)];
-        graph.apply_all(PairLoss { centring: self.0.centring as f32, margins: self.0.margin, grad: None }, &inputs, &names).map(|_| ())
+        graph
+            .apply_all(
+                PairLoss { centring: self.0.centring as f32, margins: self.0.margin, grad: None },
+                &inputs,
+                &names,
+            )
+            .map(|_| ())
     }
 }

@@ -228,7 +228,8 @@ fn filling_up_does_not_count() {
 /// A model that was trained to speak has no score head; it gets one, and the rest is its own.
 #[test]
 fn a_language_model_gets_a_new_head() {
-    let mut session = session("llama", recipe(None), SEQUENCES, MAX_LENGTH, |spec| spec.task = Arc::new(Reward::default()));
+    let mut session =
+        session("llama", recipe(None), SEQUENCES, MAX_LENGTH, |spec| spec.task = Arc::new(Reward::default()));
     let score = session.parameters().iter().find(|p| p.kind == ParameterKind::Head).expect("a head").clone();
     let mut drawn = vec![0f32; score.shape.elements()];
     session.executor().read_slot(score.slot, &mut drawn).expect("readable");

@@ -67,7 +67,8 @@ impl Case {
         let last = sequences().into_iter().map(|sequence| sequence.len() - 1);
         let margins = numbers(&case.expected["margins"]);
         // The rejected sequence's number must not matter.
-        let marks = last.enumerate().map(|(i, last)| vec![(last, if i % 2 == 0 { margins[i / 2] as f32 } else { 7.0 })]);
+        let marks =
+            last.enumerate().map(|(i, last)| vec![(last, if i % 2 == 0 { margins[i / 2] as f32 } else { 7.0 })]);
         Self { marks: marks.collect(), answers: false, ..case }
     }
 
@@ -141,7 +142,9 @@ impl Case {
     fn examples(&self) -> Vec<Example> {
         let prompts = numbers(&cases()["prompts"]);
         let example = |(index, tokens): (usize, Vec<u32>)| {
-            let learnt = |position: usize| self.answers && position + 1 < tokens.len() && position + 1 >= prompts[index] as usize;
+            let learnt = |position: usize| {
+                self.answers && position + 1 < tokens.len() && position + 1 >= prompts[index] as usize
+            };
             let targets = (0..tokens.len()).map(|p| if learnt(p) { tokens[p + 1].cast_signed() } else { NO_LOSS });
             let mut marks = vec![NO_MARK; if self.marks.is_empty() { 0 } else { tokens.len() }];
             for &(position, mark) in self.marks.get(index).into_iter().flatten() {
@@ -163,7 +166,9 @@ impl Case {
 
     fn check(&self) {
         let wanted = number(&self.expected["loss"]);
-        let close = |found: f64, expected: f64, tolerance: f64| (found - expected).abs() <= tolerance * expected.abs().max(1e-3);
+        let close = |found: f64, expected: f64, tolerance: f64| {
+            (found - expected).abs() <= tolerance * expected.abs().max(1e-3)
+        };
         for tokens in [None, Some(2 * MAX_LENGTH), Some(4 * MAX_LENGTH + 5)] {
             let mut session = self.session(tokens, &[]);
             let (loss, metrics) = self.update(&mut session, 1);
@@ -247,7 +252,8 @@ fn the_plan_does_not_matter() {
 #[test]
 fn the_reference_is_the_model_without_its_adapters() {
     let case = Case::dpo();
-    let mut session = session("qwen2", recipe(case.lora()), SEQUENCES, MAX_LENGTH, |spec| spec.task = case.task.clone());
+    let mut session =
+        session("qwen2", recipe(case.lora()), SEQUENCES, MAX_LENGTH, |spec| spec.task = case.task.clone());
     let (loss, metrics) = case.update(&mut session, 1);
     assert!((loss - std::f64::consts::LN_2).abs() < 1e-7, "{loss}");
     assert!(metrics.get("margin").expect("counted").abs() < 1e-7);
