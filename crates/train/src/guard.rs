@@ -40,17 +40,13 @@ pub(crate) struct GuardState {
     usual: f64,
 }
 
-/// Updates until the usual loss is known well enough to compare with.
+/// Updates until the usual loss is known well enough to compare with; from then on the newest counts for one in so many.
 const SETTLED: u64 = 20;
-
-/// The weight of a new loss in the usual one: what was some fifty updates ago hardly counts.
-const NEW: f64 = 0.05;
 
 impl GuardState {
     pub fn count(&mut self, loss: f64) {
-        let new = if self.seen == 0 { 1.0 } else { NEW };
-        self.usual += new * (loss - self.usual);
         self.seen = (self.seen + 1).min(SETTLED);
+        self.usual += (loss - self.usual) / self.seen as f64;
     }
 
     /// The usual loss, if this one is a spike above it.

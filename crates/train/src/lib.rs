@@ -33,7 +33,7 @@ pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{DataMemory, Prepared, Spec, next_gib, plan_only, prepare};
 pub use rates::{Decay, LearningRate};
-pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, list_runs, request_stop, run_status};
+pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, is_under_way, list_runs, request_stop, run_status};
 pub use saver::Saving;
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use plimsoll_run::Failure;
-use plimsoll_train::{RunPhase, request_stop, run_status};
+use plimsoll_train::{RunPhase, is_under_way, request_stop, run_status};
 
 use crate::args::StopArgs;
 use crate::printer::Printer;
@@ -34,6 +34,8 @@ pub fn run(args: &StopArgs, printer: &Printer) -> Result<(), Failure> {
                 printer.note(format!("{shown} stopped after update {} of {}", status.step, status.steps));
                 return Ok(());
             }
+            // Still being prepared.
+            None if is_under_way(folder) => std::thread::sleep(PAUSE),
             None => return Err(Failure::failed(format!("{shown} is gone"))),
         }
     }

@@ -45,7 +45,7 @@ pub use device::{DeviceChoice, DeviceFigures};
 pub use layers::{Flag, Overrides, Source, load};
 pub use method::{Lora, Method, Targets};
 pub use model::ModelSource;
-pub use optimizer::Length;
+pub use optimizer::{Length, OptimizerConfig};
 pub use origin::Origin;
 pub use reference::{KeyReference, reference};
 pub use render::quoted;

@@ -68,11 +68,7 @@ impl Identity {
         let plan = session.plan_position();
         let device = session.executor().backend().name().to_owned();
         let recipe = &session.recipe;
-        let optimizers: Vec<String> = recipe
-            .groups
-            .iter()
-            .map(|group| format!("{:?} for {} × {}", group.optimizer, group.patterns.join(", "), group.lr_factor))
-            .collect();
+        let optimizers: Vec<String> = recipe.groups.iter().map(|group| format!("{group:?}")).collect();
         let lora = recipe.lora.as_ref().map_or_else(|| "full".to_owned(), |lora| format!("{lora:?}"));
         let frozen = if recipe.freeze.is_empty() { String::new() } else { format!(", frozen: {:?}", recipe.freeze) };
         let (clip, precision) =

@@ -17,7 +17,7 @@ use crate::TrainError;
 use crate::checkpoint::{Resume, set_aside};
 use crate::event::Event;
 use metrics::MetricsFile;
-pub use status::{RunPhase, RunStatus, list_runs, request_stop, run_status};
+pub use status::{RunPhase, RunStatus, is_under_way, list_runs, request_stop, run_status};
 use status::{STATE_FILE, STOP_FILE, StatusFile};
 
 /// Says that a folder is a run's; its lock says that the run is under way.
@@ -69,16 +69,26 @@ impl RunFolder {
         let candidates = std::iter::once(runs.join(name)).chain((2..).map(|n| runs.join(format!("{name}-{n}"))));
         for path in candidates {
             match ops::create_folder(&path) {
-                Ok(()) => {
-                    made.push(path.clone());
-                    return Self::take(&path, made);
+                Ok(()) => made.push(path.clone()),
+                // One that was killed before it began has left a folder that is as good as new.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    if !path.join(MARKER_FILE).is_file() || path.join(METRICS_FILE).exists() {
+                        continue;
+                    }
                 }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     unmake(&made);
                     return Err(TrainError::io(&path, error));
                 }
             }
+            // Somebody else may be quicker: to take it, to begin a run in it, or to give it back.
+            match Self::take(&path, made.clone()) {
+                Ok(taken) if taken.holds() == Holds::Nothing => return Ok(taken),
+                Ok(_) | Err(TrainError::InUse { .. }) => {}
+                Err(TrainError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                failed => return failed,
+            }
+            made.retain(|folder| *folder != path);
         }
         unreachable!("numbers do not end")
     }
@@ -94,6 +104,11 @@ impl RunFolder {
         let in_use = || TrainError::InUse { path: path.to_owned(), pid: status::read(path).map(|status| status.pid) };
         let mut lock = Lock::acquire(&marker).map_err(|e| TrainError::io(path, e))?.ok_or_else(in_use)?;
         lock.write(MARK).map_err(|e| TrainError::io(path, e))?;
+        // Asked for of the run before: whoever asks from now on means this one.
+        let stop = path.join(STOP_FILE);
+        if stop.exists() {
+            ops::remove_file(&stop).map_err(|e| TrainError::io(&stop, e))?;
+        }
         check_writable(path).map_err(|e| TrainError::io(path, e))?;
         Ok(Self { path: path.to_owned(), lock: Some(lock), made, open: None })
     }
@@ -125,10 +140,6 @@ impl RunFolder {
         sweep(&path.join("checkpoints"));
         let step = resume.map_or(0, Resume::step);
         set_aside(&path, step)?;
-        let stop = path.join(STOP_FILE);
-        if stop.exists() {
-            ops::remove_file(&stop).map_err(|e| TrainError::io(&stop, e))?;
-        }
         let put = |name: &str, bytes: &[u8]| {
             let path = path.join(name);
             write(&path, bytes).map_err(|e| TrainError::io(&path, e))

@@ -41,12 +41,16 @@ pub struct RunStatus {
     pub updated: u64,
 }
 
+/// Whether a run is under way in a folder, its preparation included.
+pub fn is_under_way(folder: &Path) -> bool {
+    Lock::is_held(&folder.join(MARKER_FILE))
+}
+
 /// The state of the run in a folder; `None` if it holds none that was begun.
 pub fn run_status(folder: &Path) -> Option<RunStatus> {
     let mut status = read(folder)?;
     // Who has the lock is alive, whatever the file says, and who does not is not.
-    let held = Lock::is_held(&folder.join(MARKER_FILE));
-    status.state = match (held, status.state) {
+    status.state = match (is_under_way(folder), status.state) {
         (true, _) => RunPhase::Running,
         (false, RunPhase::Running) => RunPhase::Failed,
         (false, ended) => ended,
@@ -72,7 +76,7 @@ pub fn list_runs(folder: &Path) -> Vec<(PathBuf, RunStatus)> {
 
 /// Asks the run in a folder to save and stop after the update it is in; `false` if no run is under way there.
 pub fn request_stop(folder: &Path) -> io::Result<bool> {
-    if !Lock::is_held(&folder.join(MARKER_FILE)) {
+    if !is_under_way(folder) {
         return Ok(false);
     }
     write(&folder.join(STOP_FILE), b"")?;

@@ -4,7 +4,7 @@
 use plimsoll_data::{Example, ExampleRef};
 use plimsoll_graph::DType;
 use plimsoll_models::{Lora, Recipe, Targets};
-use plimsoll_train::Session;
+use plimsoll_train::{Model, Session};
 use serde_json::Value as Json;
 
 use crate::support::{fixture, json, on_cuda, recipe, session, tensors};
@@ -145,4 +145,23 @@ fn bf16_follows_transformers_loosely() {
             assert!(relative(found, wanted) < 1e-2, "{family}, step {}: {found} instead of {wanted}", index + 1);
         }
     }
+}
+
+/// As in transformers, a head that is stored beside a different embedding is its own, whatever the configuration says.
+#[test]
+fn a_head_stored_apart_is_not_tied() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for entry in std::fs::read_dir(fixture("llama").join("model")).expect("readable").filter_map(Result::ok) {
+        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("copied");
+    }
+    let path = folder.path().join("config.json");
+    let mut config = json(&path);
+    assert_eq!(config["tie_word_embeddings"], false);
+    config["tie_word_embeddings"] = true.into();
+    std::fs::write(&path, config.to_string()).expect("written");
+    let found = Model::find(folder.path().to_str().expect("UTF-8")).expect("a model").config;
+    assert_eq!((found.head.tied, &found.source["tie_word_embeddings"]), (false, &false.into()));
+
+    let tied = Model::find(fixture("qwen2").join("model").to_str().expect("UTF-8")).expect("a model");
+    assert!(tied.config.head.tied);
 }

@@ -3,14 +3,14 @@
 use std::fs;
 
 use plimsoll_files::fault::{Fault, count, inject};
-use plimsoll_graph::OptimizerSettings;
+use plimsoll_graph::OPTIMIZERS;
 use plimsoll_models::Recipe;
 use plimsoll_train::{
     Bad, BadUpdate, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError, Warning,
     list_runs, request_stop, run_status,
 };
 
-use crate::run::{Place, Setup, adamw, lora, names, shape};
+use crate::run::{Place, Setup, faster, lora, names, shape};
 use crate::support::{recipe, trained_by};
 
 /// Stopped after every update in turn, the losses, the norms and the final weights are those of the run that went through.
@@ -49,12 +49,16 @@ fn streamed_data_goes_on_where_it_was() {
     check(|| Setup { streamed: true, ..Setup::full() });
 }
 
+/// Whatever an optimizer keeps, in whatever storage, is found by its role.
 #[test]
-fn momentum_and_frozen_parts_go_on_bit_by_bit() {
-    check(|| {
-        let freeze = vec!["model.layers.0.*".to_owned()];
-        Setup { shuffle: false, ..Setup::new(Recipe { groups: trained_by("sgd"), freeze, ..recipe(None) }) }
-    });
+fn every_optimizer_goes_on_bit_by_bit() {
+    for (name, _) in OPTIMIZERS {
+        check(|| {
+            let freeze = vec!["model.layers.0.*".to_owned()];
+            let recipe = Recipe { groups: trained_by(name), freeze, ..recipe(None) };
+            Setup { shuffle: false, steps: 4, ..Setup::new(recipe) }
+        });
+    }
 }
 
 /// A run that was killed before its first checkpoint begins again, with no line left of what was.
@@ -155,7 +159,7 @@ fn changes_are_told_or_refused() {
         ("batch", Effect::Course, |s| s.spec.sequences = 6),
         ("schedule", Effect::Course, |s| s.steps = 9),
         ("clip", Effect::Course, |s| s.spec.recipe.clip = Some(0.5)),
-        ("optimizer", Effect::Course, |s| s.spec.recipe.groups = adamw(0.2)),
+        ("optimizer", Effect::Course, |s| s.spec.recipe.groups = faster("adamw", 0.5)),
         ("plan.micro_batch_tokens", Effect::Rounding, |s| s.spec.pins.micro_batch_tokens = Some(3 * 24)),
         ("plan.loss_chunks", Effect::Rounding, |s| s.spec.pins.loss_chunks = Some(4)),
     ];
@@ -284,6 +288,15 @@ fn names_never_collide() {
     assert_eq!(paths, ["run", "run-2", "run-3", "run-4", "run-5", "run-6"]);
     drop(claimed);
     assert!(names(&runs).is_empty());
+    // What a run that was killed before it began leaves is taken; a run that has begun is not.
+    fs::create_dir_all(runs.join("run")).expect("writable");
+    fs::write(runs.join("run/.plimsoll-run"), "").expect("writable");
+    let taken = || RunFolder::claim_new(&runs, "run").expect("free").path().to_owned();
+    assert_eq!(taken(), runs.join("run"));
+    fs::create_dir_all(runs.join("run")).expect("writable");
+    fs::write(runs.join("run/.plimsoll-run"), "").expect("writable");
+    fs::write(runs.join("run/metrics.jsonl"), "").expect("writable");
+    assert_eq!(taken(), runs.join("run-2"));
 }
 
 #[test]
@@ -297,9 +310,8 @@ fn a_run_can_be_watched_and_stopped_from_outside() {
         while !request_stop(&place.path("run")).expect("writable") {
             std::thread::yield_now();
         }
-        // It may have been asked before it began, which it takes for an old request.
+        // It may be asked before it has begun.
         while !run.is_finished() {
-            let _ = request_stop(&place.path("run"));
             if let Some(status) = run_status(&place.path("run")) {
                 assert!(status.steps == 100_000 && status.pid == std::process::id());
             }
@@ -320,11 +332,7 @@ fn the_best_is_kept_without_any_other_checkpoint() {
     let place = Place::new();
     let saving = Saving { every: None, interval: None, keep: 1, best: true };
     // With such a rate the loss soon rises.
-    let settings = OptimizerSettings::default();
-    let sgd = plimsoll_graph::optimizer_named("sgd", &settings).expect("there is one");
-    let groups =
-        vec![plimsoll_models::ParameterGroup { lr_factor: 500.0, ..plimsoll_models::ParameterGroup::rest(sgd) }];
-    let recipe = Recipe { groups, clip: None, ..recipe(None) };
+    let recipe = Recipe { groups: faster("sgd", 500.0), clip: None, ..recipe(None) };
     let setup = Setup { saving, eval_every: Some(1), ..Setup::new(recipe) };
     let ran = place.train("run", &setup);
     let evals: Vec<(f64, u64)> = (ran.events.iter())
@@ -430,8 +438,8 @@ fn a_spike_is_passed_over_and_nothing_of_it_is_applied() {
     let mut rows = fs::read_to_string(place.path("rows.jsonl")).expect("readable");
     rows.push_str("{\"prompt\": \"~\", \"response\": \"@@@@@@@@@@@@\"}\n");
     fs::write(place.path("rows.jsonl"), rows).expect("writable");
-    let guard = Guard { action: BadUpdate::Skip, limit: 10, spike: Some(1.5) };
-    let ran = place.train("run", &Setup { guard, steps: 40, eval_every: None, ..Setup::full() });
+    let guard = Guard { action: BadUpdate::Skip, limit: 50, spike: Some(1.1) };
+    let ran = place.train("run", &Setup { guard, steps: 80, eval_every: None, ..Setup::full() });
     let mut losses: Vec<f64> = Vec::new();
     let mut skipped = 0;
     for event in &ran.events {
@@ -439,13 +447,13 @@ fn a_spike_is_passed_over_and_nothing_of_it_is_applied() {
             Event::Step(step) => losses.push(step.loss),
             Event::Skipped { skip, .. } => {
                 let Bad::Spike { loss, usual } = skip.bad else { panic!("{skip}") };
-                assert!(loss > 1.5 * usual);
+                assert!(loss > 1.1 * usual);
                 skipped += 1;
             }
             _ => {}
         }
     }
     assert!(skipped > 0, "{losses:?}");
-    assert_eq!(losses.len(), 40, "every update is done once");
+    assert_eq!(losses.len(), 80, "every update is done once");
     ran.ok();
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_data::{Content, Dataset, Options, Source, Weighted, quickstart};
-use plimsoll_graph::OptimizerSettings;
 use plimsoll_models::{Lora, ParameterGroup, Recipe, Targets};
 use plimsoll_train::{
     Decay, Event, Fit, Guard, Language, LearningRate, Model, Outcome, Prepared, Resume, RunFolder, Saving, Session,
@@ -15,7 +14,7 @@ use plimsoll_train::{
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
-use crate::support::{recipe, spec_for, start};
+use crate::support::{recipe, spec_for, start, trained_by};
 
 pub const MAX_LENGTH: usize = 24;
 
@@ -45,9 +44,11 @@ pub fn lora() -> Lora {
     Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false }
 }
 
-pub fn adamw(weight_decay: f64) -> Vec<ParameterGroup> {
-    let settings = OptimizerSettings { weight_decay, ..OptimizerSettings::default() };
-    vec![ParameterGroup::rest(plimsoll_graph::optimizer_named("adamw", &settings).expect("there is one"))]
+/// All parameters by one optimizer, at a multiple of the run's rate.
+pub fn faster(optimizer: &str, factor: f64) -> Vec<ParameterGroup> {
+    let mut groups = trained_by(optimizer);
+    groups.iter_mut().for_each(|group| group.lr_factor = factor);
+    groups
 }
 
 impl Setup {

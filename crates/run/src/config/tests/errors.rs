@@ -142,7 +142,8 @@ fn values_out_of_range() {
     );
     check(
         "model: tiny\nschedule: {name: cosinus}\n",
-        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `onecycle` or \
+        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `polynomial`, \
+         `inverse-sqrt`, `onecycle` or \
          `constant-linear`, not `cosinus`\n\
          hint: did you mean `cosine`?",
     );
