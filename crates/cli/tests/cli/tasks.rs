@@ -100,7 +100,7 @@ fn preferences_are_learnt_by_likelihood() {
         &world,
         "dpo.beta=0.2",
         2,
-        "error: run.yaml: `task: dpo` compares with the model without its adapters\n\
+        "error: `task: dpo` compares with the model without its adapters\n\
          hint: train adapters, as in method: {lora: {r: 16}}, or use `task: orpo`, which needs no reference\n",
     );
 }
