@@ -80,10 +80,10 @@ pub const CONTENTS: [Content; 7] = [
     Content::Text,
     Content::Answers,
     Content::Pairs,
-    Content::PairsWithMargin,
-    Content::PairedAnswers,
     Content::Labelled,
     Content::SourceTarget { decoder_start: 7 },
+    Content::PairsWithMargin,
+    Content::PairedAnswers,
 ];
 
 pub fn options_for(content: Content) -> Options {
