@@ -162,6 +162,28 @@ fn likelihoods_between_long_runs_of_ignored_targets() {
     }
 }
 
+/// Without a total there is neither scale nor loss: likelihoods alone, and gradients from weights alone.
+#[test]
+fn without_a_total() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(175));
+    for ([rows, cols, words], tokens) in [([7, 16, 10], 5), ([45, 17, 131], 29), ([130, 40, 256], 130)] {
+        for (chunks, softcap) in [(1, None), (3, None), (3, Some(2.5))] {
+            for grad in GRADS {
+                let targets = targets(random, rows, words);
+                let inputs = inputs(random, [rows, cols, words], targets, grad);
+                let weighted = grad.is_some();
+                let mut inputs = if weighted { with_weights(random, inputs) } else { inputs };
+                inputs.drain(3..5);
+                let op =
+                    VocabLoss { weights: weighted, nll: !weighted, grad, ..VocabLoss::likelihoods(softcap, chunks) };
+                let (name, active) = (format!("{rows} x {cols}, {words} words"), Active::one(tokens, 1));
+                suite.check(&name, op.clone(), &inputs, active, CANCELLING);
+                check_sixteen(suite, &name, &op, &inputs, active);
+            }
+        }
+    }
+}
+
 /// Weights of one are the same as none, bit for bit, and the likelihoods cost nothing in the other results.
 #[test]
 fn weights_of_one_change_nothing() {
@@ -246,7 +268,8 @@ fn last_logits() {
 
 /// In sixteen bits the logits' gradient is rounded before it meets weights and tokens; loss and likelihoods never are.
 fn check_sixteen(suite: &mut Suite, name: &str, op: &VocabLoss, inputs: &[Tensor], active: Active) {
-    let exact: &[usize] = if op.nll { &[0, 1] } else { &[0] };
+    const BOTH: &[usize] = &[0, 1];
+    let exact = &BOTH[..usize::from(op.total) + usize::from(op.nll)];
     let rounding = Rounding::once(CANCELLING).within(2.0).apart(exact);
     suite.check_sixteen(name, op.clone(), inputs, &[0, 1], active, rounding);
     if let Some(weight_grad) = op.weight_grad_input() {

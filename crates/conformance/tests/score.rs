@@ -25,7 +25,7 @@ fn inputs(random: &mut Random, lengths: &[usize], cols: usize, spare: usize, gra
         Tensor::boundaries(lengths, sequences),
         Tensor::fixed(&[1], vec![0.125]),
         f64s(vec![1.25]),
-        f64s(vec![3.0, 2.0, -0.75]),
+        f64s(vec![3.0, 2.0, -0.75, 1.5, 2.25]),
     ];
     assert_eq!(inputs[5].len(), PAIR_STATS);
     if grad.is_some_and(|g| g.weight) {
@@ -34,9 +34,13 @@ fn inputs(random: &mut Random, lengths: &[usize], cols: usize, spare: usize, gra
     inputs
 }
 
+fn plain(grad: Option<LossGrad>) -> PairLoss {
+    PairLoss { centring: 0.0, margins: false, grad }
+}
+
 fn check(suite: &mut Suite, name: &str, lengths: &[usize], inputs: &[Tensor], grad: Option<LossGrad>) {
     let active = Active::one(lengths.iter().sum(), lengths.len());
-    suite.check(name, PairLoss { grad }, inputs, active, F32_SUMS);
+    suite.check(name, plain(grad), inputs, active, F32_SUMS);
 }
 
 #[test]
@@ -95,7 +99,7 @@ fn an_empty_micro_batch_adds_nothing() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(84));
     let grad = Some(LossGrad { weight: true });
     let inputs = inputs(random, &[3, 3], 8, 0, grad);
-    suite.check("empty", PairLoss { grad }, &inputs, Active::one(0, 0), 0.0);
+    suite.check("empty", plain(grad), &inputs, Active::one(0, 0), 0.0);
 }
 
 /// Loss and statistics are not rounded to anything.
@@ -109,9 +113,9 @@ fn in_sixteen_bits() {
                 let inputs = inputs(random, lengths, cols, spare, grad);
                 let active = Active::one(lengths.iter().sum(), lengths.len());
                 let (name, rounding) = (format!("{lengths:?} x {cols}"), Rounding::once(sums_of(cols)));
-                suite.check_sixteen(&name, PairLoss { grad }, &inputs, &[0, 1], active, rounding);
+                suite.check_sixteen(&name, plain(grad), &inputs, &[0, 1], active, rounding);
                 if grad.is_some_and(|grad| grad.weight) {
-                    suite.check_sixteen(&name, PairLoss { grad }, &inputs, &[0, 1, 6], active, rounding);
+                    suite.check_sixteen(&name, plain(grad), &inputs, &[0, 1, 6], active, rounding);
                 }
             }
         }
@@ -125,7 +129,26 @@ fn large_differences_in_sixteen_bits() {
     let mut inputs = inputs(random, &lengths, 16, 0, GRADS[2]);
     inputs[0] = hidden(20, 16, random.floats(320, 300.0));
     let active = Active::one(40, 20);
-    suite.check_sixteen("large", PairLoss { grad: GRADS[2] }, &inputs, &[0, 1], active, Rounding::once(F32_SUMS));
+    suite.check_sixteen("large", plain(GRADS[2]), &inputs, &[0, 1], active, Rounding::once(F32_SUMS));
+}
+
+/// Margins that a pair is asked for, and scores held around zero.
+#[test]
+fn margins_and_centring() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(87));
+    let lengths = [4, 3, 5, 0, 2, 9, 1, 1];
+    for (grad, (centring, margins)) in
+        GRADS.into_iter().flat_map(|g| [(0.25, false), (0.0, true), (0.5, true)].map(|c| (g, c)))
+    {
+        let mut inputs = inputs(random, &lengths, 20, 2, grad);
+        if margins {
+            let asked = random.floats(10, 1.0).into_iter().map(f32::abs).collect();
+            inputs.insert(6, Tensor::new(&[10], Extent::SEQUENCES, Data::F32(asked)));
+        }
+        let (op, active) = (PairLoss { centring, margins, grad }, Active::one(25, 8));
+        suite.check(&format!("{centring} {margins}"), op.clone(), &inputs, active, F32_SUMS);
+        suite.check_sixteen("sixteen", op, &inputs, &[0, 1], active, Rounding::once(sums_of(20)));
+    }
 }
 
 /// Sequences planned for and in use, features, classes.

@@ -124,6 +124,11 @@ impl<'a> Call<'a> {
         Ok(Rows { start, rows, cols })
     }
 
+    /// Scratch for several matrices one behind another; those of wider elements come first.
+    pub(crate) fn workspace_parts(&self) -> Parts<'_> {
+        Parts { call: self, used: 0 }
+    }
+
     /// Scratch for a second matrix, behind the first.
     pub(crate) fn workspace_behind(&self, first: Matrix, rows: usize, cols: usize) -> Result<Matrix, RuntimeError> {
         let start = self.workspace_from(first.len() * size_of::<f32>(), rows * cols * size_of::<f32>())?;
@@ -198,5 +203,20 @@ impl<'a> Call<'a> {
             // SAFETY: an output that is not the input lies elsewhere; both have these rows.
             unsafe { std::ptr::copy_nonoverlapping(from.row(rows.start), to.row(rows.start), rows.len() * to.cols) };
         });
+    }
+}
+
+/// The workspace as it is handed out.
+pub(crate) struct Parts<'a> {
+    call: &'a Call<'a>,
+    used: usize,
+}
+
+impl Parts<'_> {
+    pub(crate) fn take<T: Element>(&mut self, rows: usize, cols: usize) -> Result<Rows<T>, RuntimeError> {
+        let bytes = rows * cols * size_of::<T>();
+        let start = self.call.workspace_from(self.used, bytes)?;
+        self.used += bytes;
+        Ok(Rows { start, rows, cols })
     }
 }

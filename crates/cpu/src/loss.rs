@@ -18,9 +18,11 @@ const GAP_ROWS: usize = 32;
 pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError> {
     let (hidden, weight): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
     let targets = targets(call, weight.rows)?;
-    // SAFETY: the scale is not written while the step runs.
-    let scale = unsafe { *call.input::<f32>(3)?.ptr() };
-    let (loss_before, loss): (Rows<f64>, Rows<f64>) = (call.input(4)?, call.output(0)?);
+    let scale = match op.scale_input() {
+        // SAFETY: the scale is not written while the step runs.
+        Some(at) => unsafe { *call.input::<f32>(at)?.ptr() },
+        None => 1.0,
+    };
     let weights = op.weights_input().map(|at| call.input(at)).transpose()?;
     let nll = op.nll_output().map(|at| call.output(at)).transpose()?;
     let d_hidden = op.grad_output().map(|at| call.output(at)).transpose()?;
@@ -35,6 +37,8 @@ pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError
     for start in (0..hidden.rows).step_by(chunk_rows) {
         total += head.chunk(start..hidden.rows.min(start + chunk_rows));
     }
+    let Some(at) = op.scale_input() else { return Ok(()) };
+    let (loss_before, loss): (Rows<f64>, Rows<f64>) = (call.input(at + 1)?, call.output(0)?);
     // SAFETY: one element each, and the same one if the loss is updated in place.
     unsafe { *loss.ptr() = *loss_before.ptr() + f64::from(scale) * total };
     Ok(())

@@ -11,7 +11,7 @@ const GRAD_COLUMNS: usize = 512;
 
 pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> {
     let (hidden, weight): (Matrix, Matrix) = (call.input(0)?, call.input(1)?);
-    let pairs = Pairs::new(call)?;
+    let pairs = Pairs::new(call, 2)?;
     // SAFETY: the scale is not written while the step runs.
     let scale = unsafe { *call.input::<f32>(3)?.ptr() };
     let dim = hidden.cols;
@@ -20,12 +20,13 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
         // SAFETY: both have `dim` elements; the workspace has a place for every sequence, this one the task's alone.
         unsafe { *scores.row(sequence) = dot(dim, hidden.row(sequence), weight.ptr()) };
     });
-    let found = compare(scores, &pairs, scale);
+    let margins = op.margins_input().map(|at| call.input(at)).transpose()?;
+    let found = compare(scores, &pairs, margins, op.centring, scale);
     found.add_to(call, scale)?;
     // From here on the scores are their gradients.
-    if op.grad.is_some_and(|g| g.weight) {
+    if let Some(before) = op.weight_grad_input() {
         let dw: Matrix = call.output(3)?;
-        call.carry_over(call.input(6)?, dw);
+        call.carry_over(call.input(before)?, dw);
         call.workers.for_each(dim.div_ceil(GRAD_COLUMNS), |_, task| {
             let start = task * GRAD_COLUMNS;
             let len = GRAD_COLUMNS.min(dim - start);
@@ -49,14 +50,15 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
 }
 
 /// Which sequences there are to compare.
-struct Pairs<'a> {
+pub(crate) struct Pairs<'a> {
     boundaries: &'a [i32],
 }
 
 impl<'a> Pairs<'a> {
-    fn new(call: &Call<'a>) -> Result<Self, RuntimeError> {
+    /// `at`: where the boundaries stand among the inputs.
+    pub(crate) fn new(call: &Call<'a>, at: usize) -> Result<Self, RuntimeError> {
         // SAFETY: nobody writes to the boundaries while a step runs.
-        let boundaries = unsafe { call.input::<i32>(2)?.slice() };
+        let boundaries = unsafe { call.input::<i32>(at)?.slice() };
         let sequences = boundaries.len() - 1;
         if !sequences.is_multiple_of(2) {
             return Err(call.error(format!("{sequences} sequences are not pairs")));
@@ -64,12 +66,12 @@ impl<'a> Pairs<'a> {
         Ok(Self { boundaries })
     }
 
-    fn sequences(&self) -> usize {
+    pub(crate) fn sequences(&self) -> usize {
         self.boundaries.len() - 1
     }
 
     /// Whether neither sequence of its pair is empty.
-    fn counts(&self, sequence: usize) -> bool {
+    pub(crate) fn counts(&self, sequence: usize) -> bool {
         let empty = |s: usize| self.boundaries[s] == self.boundaries[s + 1];
         !empty(sequence) && !empty(sequence ^ 1)
     }
@@ -81,17 +83,22 @@ impl<'a> Pairs<'a> {
 }
 
 /// What one micro-batch adds to the loss and to the statistics.
-struct Found<const STATS: usize> {
-    loss: f64,
-    stats: [f64; STATS],
+pub(crate) struct Found<const STATS: usize> {
+    pub loss: f64,
+    pub stats: [f64; STATS],
 }
 
 impl<const STATS: usize> Found<STATS> {
-    const NOTHING: Self = Self { loss: 0.0, stats: [0.0; STATS] };
+    pub(crate) const NOTHING: Self = Self { loss: 0.0, stats: [0.0; STATS] };
 
     fn add_to(&self, call: &Call, scale: f32) -> Result<(), RuntimeError> {
-        let (loss_before, loss): (Rows<f64>, Rows<f64>) = (call.input(4)?, call.output(0)?);
-        let (stats_before, stats): (Rows<f64>, Rows<f64>) = (call.input(5)?, call.output(1)?);
+        self.add_from(4, call, scale)
+    }
+
+    /// `before`: where the loss stands among the inputs; the statistics follow.
+    pub(crate) fn add_from(&self, before: usize, call: &Call, scale: f32) -> Result<(), RuntimeError> {
+        let (loss_before, loss): (Rows<f64>, Rows<f64>) = (call.input(before)?, call.output(0)?);
+        let (stats_before, stats): (Rows<f64>, Rows<f64>) = (call.input(before + 1)?, call.output(1)?);
         debug_assert_eq!(stats.len(), STATS);
         // SAFETY: one element and as many as there are statistics, and the same ones if they are updated in place.
         unsafe {
@@ -105,7 +112,7 @@ impl<const STATS: usize> Found<STATS> {
 }
 
 /// Sums up the pairs in their order and puts each score's gradient in its place.
-fn compare(scores: Matrix, pairs: &Pairs, scale: f32) -> Found<PAIR_STATS> {
+fn compare(scores: Matrix, pairs: &Pairs, margins: Option<Matrix>, centring: f32, scale: f32) -> Found<PAIR_STATS> {
     let mut found = Found::NOTHING;
     for chosen in (0..pairs.sequences()).step_by(2) {
         let (ours, theirs) = (scores.row(chosen), scores.row(chosen + 1));
@@ -114,21 +121,35 @@ fn compare(scores: Matrix, pairs: &Pairs, scale: f32) -> Found<PAIR_STATS> {
             unsafe { (*ours, *theirs) = (0.0, 0.0) };
             continue;
         }
-        // SAFETY: the workspace has a place for every sequence.
+        // SAFETY: the workspace has a place for every sequence, and nobody writes to margins.
         unsafe {
-            let margin = f64::from(*ours) - f64::from(*theirs);
-            for (stat, more) in found.stats.iter_mut().zip([1.0, f64::from(u8::from(margin > 0.0)), margin]) {
-                *stat += more;
-            }
-            let small = (-margin.abs()).exp();
-            found.loss += small.ln_1p() - margin.min(0.0);
-            // σ(−margin), from the exponential that cannot overflow.
-            let doubt = if margin > 0.0 { small } else { 1.0 } / (1.0 + small);
-            let slope = (f64::from(scale) * doubt) as f32;
-            (*ours, *theirs) = (-slope, slope);
+            let (chosen_score, rejected_score) = (f64::from(*ours), f64::from(*theirs));
+            found.count_pair(chosen_score, rejected_score);
+            let asked = margins.map_or(0.0, |margins| f64::from(*margins.row(chosen)));
+            let (loss, doubt) = logistic_loss(chosen_score - rejected_score - asked);
+            let total = chosen_score + rejected_score;
+            found.loss += loss + f64::from(centring) * total * total;
+            let pull = 2.0 * f64::from(centring) * total;
+            *ours = (f64::from(scale) * (pull - doubt)) as f32;
+            *theirs = (f64::from(scale) * (pull + doubt)) as f32;
         }
     }
     found
+}
+
+impl Found<PAIR_STATS> {
+    pub(crate) fn count_pair(&mut self, chosen: f64, rejected: f64) {
+        let right = f64::from(u8::from(chosen > rejected));
+        for (stat, more) in self.stats.iter_mut().zip([1.0, right, chosen - rejected, chosen, rejected]) {
+            *stat += more;
+        }
+    }
+}
+
+/// `−log σ(x)`, and `σ(−x)`, which is minus its slope: from the exponential that cannot overflow.
+pub(crate) fn logistic_loss(x: f64) -> (f64, f64) {
+    let small = (-x.abs()).exp();
+    (small.ln_1p() - x.min(0.0), if x > 0.0 { small } else { 1.0 } / (1.0 + small))
 }
 
 pub(crate) fn class_loss(op: &ClassLoss, call: &Call) -> Result<(), RuntimeError> {
@@ -222,21 +243,21 @@ fn classify(logits: Matrix, labels: &[i32], scale: f32) -> Found<CLASS_STATS> {
 }
 
 vectorized! {
-    unsafe fn dot(len: usize, a: *const f32, b: *const f32) -> f32 {
+    pub(crate) unsafe fn dot(len: usize, a: *const f32, b: *const f32) -> f32 {
         // SAFETY: the caller vouches for `len` elements of each.
         sum(len, |i, partial| unsafe { (*a.add(i)).mul_add(*b.add(i), partial) })
     }
 }
 
 vectorized! {
-    unsafe fn add_scaled(len: usize, factor: f32, x: *const f32, total: *mut f32) {
+    pub(crate) unsafe fn add_scaled(len: usize, factor: f32, x: *const f32, total: *mut f32) {
         // SAFETY: the caller vouches for `len` elements of each.
         unsafe { fill(len, total, |i| factor.mul_add(*x.add(i), *total.add(i))) };
     }
 }
 
 vectorized! {
-    unsafe fn scaled(len: usize, factor: f32, x: *const f32, out: *mut f32) {
+    pub(crate) unsafe fn scaled(len: usize, factor: f32, x: *const f32, out: *mut f32) {
         // SAFETY: the caller vouches for `len` elements of each.
         unsafe { fill(len, out, |i| factor * *x.add(i)) };
     }

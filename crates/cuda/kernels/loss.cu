@@ -37,7 +37,8 @@ template <typename T> __device__ __forceinline__ void store_four(T* to, const fl
 }
 
 // One block per row. `d_logits` may be the same memory as `logits` when T is float: every thread then
-// overwrites only what it alone has read. `weights` and `nlls` are null where there are none.
+// overwrites only what it alone has read. `weights`, `scale_at` and `nlls` are null where there are none;
+// the scale is one then.
 template <bool GRAD, typename T>
 __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, const float* weights,
                           const float* scale_at, double* row_losses, float* nlls, u32 vocabulary, float cap) {
@@ -83,7 +84,8 @@ __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, 
     if (!GRAD) return;
 
     // Rounded by name: fused into what follows, a weight of one would not be the same as none.
-    const float scale = weights != nullptr ? __fmul_rn(*scale_at, weights[blockIdx.x]) : *scale_at;
+    const float whole = scale_at != nullptr ? *scale_at : 1.0f;
+    const float scale = weights != nullptr ? __fmul_rn(whole, weights[blockIdx.x]) : whole;
     const float factor = scale / sum;
     auto gradient = [&](u32 i, float x) {
         // 1 - tanh² by way of the exponential, which loses nothing where tanh is close to one.

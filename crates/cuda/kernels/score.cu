@@ -1,11 +1,5 @@
 // Scores of sequences: the loss of preferring one of a pair to the other, and that of telling classes.
-#include "plimsoll.cuh"
-
-// Whether neither sequence of its pair is empty. Sequences lie in pairs.
-__device__ __forceinline__ bool counts(const int* boundaries, u32 sequence) {
-    const int* at = boundaries + sequence / 2 * 2;
-    return at[0] < at[1] && at[1] < at[2];
-}
+#include "pairs.cuh"
 
 // One block per sequence.
 template <typename T>
@@ -17,32 +11,29 @@ __device__ void scores(const T* hidden, const T* weight, float* out, u32 cols) {
     if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-// One thread: there are few pairs, and their sum has one order. Puts each score's gradient in its place.
-PLIMSOLL_EXPORT compare(float* scores, const int* boundaries, u32 sequences, const float* scale_at, double* loss,
-                        double* stats) {
+// One thread: there are few pairs, and their sum has one order. Puts each score's gradient in its place. `margins` is null
+// where there are none.
+PLIMSOLL_EXPORT compare(float* scores, const int* boundaries, u32 sequences, const float* margins, float centring,
+                        const float* scale_at, double* loss, double* stats) {
     const double scale = *scale_at;
-    double total = 0.0, pairs = 0.0, right = 0.0, margins = 0.0;
+    double total = 0.0;
+    PairStats found = {};
     for (u32 chosen = 0; chosen + 1 < sequences; chosen += 2) {
         if (!counts(boundaries, chosen)) {
             scores[chosen] = scores[chosen + 1] = 0.0f;
             continue;
         }
-        const double margin = double(scores[chosen]) - double(scores[chosen + 1]);
-        pairs += 1.0;
-        right += margin > 0.0 ? 1.0 : 0.0;
-        margins += margin;
-        const double small = exp(-fabs(margin));
-        total += log1p(small) - fmin(margin, 0.0);
-        // The logistic of -margin, from the exponential that cannot overflow.
-        const double doubt = (margin > 0.0 ? small : 1.0) / (1.0 + small);
-        const float slope = float(scale * doubt);
-        scores[chosen] = -slope;
-        scores[chosen + 1] = slope;
+        const double ours = scores[chosen], theirs = scores[chosen + 1];
+        found.add(ours, theirs);
+        const double asked = margins != nullptr ? double(margins[chosen]) : 0.0;
+        const Logistic logistic = logistic_loss(ours - theirs - asked);
+        total += logistic.loss + double(centring) * (ours + theirs) * (ours + theirs);
+        const double pull = 2.0 * double(centring) * (ours + theirs);
+        scores[chosen] = float(scale * (pull - logistic.doubt));
+        scores[chosen + 1] = float(scale * (pull + logistic.doubt));
     }
     *loss += scale * total;
-    stats[0] += pairs;
-    stats[1] += right;
-    stats[2] += margins;
+    found.add_to(stats);
 }
 
 // One thread per column, sequences in their order.

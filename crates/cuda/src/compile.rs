@@ -42,6 +42,8 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "optimizer_muon.cu",
     "optimizer_sgd.cu",
     "position_bias.cu",
+    "preference.cu",
+    "ranking.cu",
     "rope.cu",
     "rows.cu",
     "score.cu",
@@ -69,6 +71,7 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "low_rank_tile.cuh",
     "low_rank_up.cuh",
     "optimizer.cuh",
+    "pairs.cuh",
     "plimsoll.cuh",
     "tensor_cores.cuh",
 ];

@@ -8,7 +8,7 @@ use crate::call::Call;
 use crate::device::Device;
 use crate::{
     activation, adapter, attention, elementwise, embedding, grouping, layer_norm, linear, loss, norm, optimizer,
-    position_bias, rope, rows, score,
+    position_bias, preference, ranking, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -40,6 +40,10 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::LastRowsGrad(_) => rows::last_rows_grad(call),
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::ClassLoss(op) => score::class_loss(op, call),
+        Op::ListLoss(op) => ranking::list_loss(op, call),
+        Op::SequenceLogProb(op) => preference::sequence_log_prob(op, call),
+        Op::SequenceLogProbGrad(op) => preference::sequence_log_prob_grad(op, call),
+        Op::PreferenceLoss(op) => preference::preference_loss(op, call),
         Op::Add(_) => elementwise::add(call),
         Op::Scale(op) => elementwise::scale(op, call),
         Op::Dropout(op) => elementwise::dropout(op, call),

@@ -16,9 +16,12 @@ const ALIGNMENT: usize = 256;
 
 pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError> {
     let (hidden, weight) = (call.input(0), call.input(1));
-    let (targets, scale) = (call.input(2), call.input(3));
-    let (loss_before, loss) = (call.input(4), call.output(0));
-    call.carry_over(&loss_before, &loss)?;
+    let targets = call.input(2);
+    let total = op.scale_input().map(|at| (call.input(at), call.input(at + 1), call.output(0)));
+    if let Some((_, before, loss)) = &total {
+        call.carry_over(before, loss)?;
+    }
+    let total = total.map(|(scale, _, loss)| (scale, loss));
     let weights = op.weights_input().map(|at| call.input(at));
     if let Some(weights) = weights.filter(|weights| weights.dtype != DType::F32) {
         return Err(call.unsupported(weights.dtype));
@@ -36,7 +39,7 @@ pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError
     let chunk_rows = op.chunk_rows(hidden.planned_rows).max(1);
     let scratch = Scratch::new(call, chunk_rows, weight.rows, hidden.dtype, d_hidden.is_some())?;
     let softcap = op.softcap;
-    let head = Head { call, hidden, weight, targets, weights, scale, loss, nll, d_hidden, dw, softcap, scratch };
+    let head = Head { call, hidden, weight, targets, weights, total, nll, d_hidden, dw, softcap, scratch };
     for start in (0..hidden.rows).step_by(chunk_rows) {
         head.chunk(start, chunk_rows.min(hidden.rows - start))?;
     }
@@ -77,8 +80,8 @@ struct Head<'a> {
     targets: Operand,
     /// What each token's loss weighs; without them, one.
     weights: Option<Operand>,
-    scale: Operand,
-    loss: Operand,
+    /// The scale, and the loss to add to.
+    total: Option<(Operand, Operand)>,
     /// Where each token's negative log-likelihood goes.
     nll: Option<Operand>,
     d_hidden: Option<Operand>,
@@ -155,13 +158,14 @@ impl Head<'_> {
             .ptr(scratch.d_logits)
             .ptr(self.targets.at(start, 0))
             .ptr(rows_of(self.weights))
-            .ptr(self.scale.ptr)
+            .ptr(self.total.map_or(0, |(scale, _)| scale.ptr))
             .ptr(row_losses)
             .ptr(rows_of(self.nll))
             .u32(self.weight.rows as u32)
             .f32(self.softcap.unwrap_or(0.0));
         call.launch(MODULE, &kernel, (rows as u32, 1, 1), ROW_BLOCK, 0, args)?;
-        let args = Args::new().ptr(row_losses).u32(rows as u32).ptr(self.scale.ptr).ptr(self.loss.ptr);
+        let Some((scale, loss)) = self.total else { return Ok(()) };
+        let args = Args::new().ptr(row_losses).u32(rows as u32).ptr(scale.ptr).ptr(loss.ptr);
         call.launch(MODULE, "sum_losses", (1, 1, 1), SUM_BLOCK, 0, args)
     }
 }

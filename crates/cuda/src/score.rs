@@ -35,14 +35,16 @@ pub(crate) fn pair_loss(op: &PairLoss, call: &Call) -> Result<(), RuntimeError> 
         .ptr(scores)
         .ptr(boundaries.ptr)
         .u32(sequences as u32)
+        .ptr(op.margins_input().map_or(0, |at| call.input(at).ptr))
+        .f32(op.centring)
         .ptr(call.input(3).ptr)
         .ptr(call.output(0).ptr)
         .ptr(call.output(1).ptr);
     call.launch(MODULE, "compare", (u32::from(sequences > 0), 1, 1), 1, 0, args)?;
     // From here on the scores are their gradients.
-    if op.grad.is_some_and(|grad| grad.weight) {
+    if let Some(before) = op.weight_grad_input() {
         let dw = call.output(3);
-        call.carry_over(&call.input(6), &dw)?;
+        call.carry_over(&call.input(before), &dw)?;
         let kernel = format!("score_weight_grad_{}", two_types(call, hidden.dtype, dw.dtype)?);
         let args =
             Args::new().ptr(hidden.ptr).ptr(boundaries.ptr).ptr(scores).ptr(dw.ptr).u32(sequences as u32).u32(cols);

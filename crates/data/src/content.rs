@@ -15,6 +15,12 @@ pub enum Content {
     Answers,
     /// Two sequences per row, the preferred one first; no token bears loss of its own.
     Pairs,
+    /// As `Pairs`; the preferred sequence's last token is marked with the row's margin.
+    PairsWithMargin,
+    /// As `Pairs`; answers bear loss.
+    PairedAnswers,
+    /// As `Answers`, of conversations; the last token of each candidate is marked with its relevance.
+    Candidates,
     /// One sequence per row with its class; no token bears loss of its own.
     Labelled,
     /// A source and a target per row: the prompt with an end is what the response is conditioned on. The target stream
@@ -25,7 +31,17 @@ pub enum Content {
 impl Content {
     /// Sequences that only mean something together.
     pub fn group(self) -> usize {
-        if self == Self::Pairs { 2 } else { 1 }
+        if self.is_paired() { 2 } else { 1 }
+    }
+
+    /// Whether rows are comparisons of two sequences.
+    pub fn is_paired(self) -> bool {
+        matches!(self, Self::Pairs | Self::PairsWithMargin | Self::PairedAnswers)
+    }
+
+    /// Whether some tokens have a number of their own.
+    pub fn has_marks(self) -> bool {
+        matches!(self, Self::PairsWithMargin | Self::Candidates)
     }
 
     /// Streams of tokens in a micro-batch.
@@ -54,7 +70,7 @@ impl Content {
         let at = || row.at.clone();
         match self {
             // Tables of pairs often carry a conversation for other tasks beside them.
-            Self::Pairs if auto && detects_pairs(row) => return Ok(RowFormat::Pairs),
+            _ if self.is_paired() && auto && detects_pairs(row) => return Ok(RowFormat::Pairs),
             Self::Labelled if auto => return RowFormat::detect_labelled(row),
             Self::SourceTarget { .. } if auto && RowFormat::has_prompt_and_response(row) => {
                 return Ok(RowFormat::PromptResponse);
@@ -64,16 +80,20 @@ impl Content {
         let found = format.resolve(row)?;
         let has_text = row.columns.get("text").is_some_and(Value::is_string);
         match (self, found) {
-            (Self::Pairs, RowFormat::Pairs) => Ok(found),
-            (Self::Pairs, other) => Err(DataError::NotPairs { at: at(), found: other.name(), accepted: PAIRS_ACCEPT }),
+            (_, RowFormat::Pairs) if self.is_paired() => Ok(found),
+            (_, other) if self.is_paired() => {
+                Err(DataError::NotPairs { at: at(), found: other.name(), accepted: PAIRS_ACCEPT })
+            }
             (_, RowFormat::Pairs) => Err(DataError::OnlyPairs { at: at() }),
+            (Self::Candidates, RowFormat::Messages | RowFormat::Conversations) => Ok(found),
+            (Self::Candidates, other) => Err(DataError::NoCandidates { at: at(), found: other.name() }),
             (Self::Answers, RowFormat::Prompt) => Err(DataError::NoResponse { at: at() }),
             (Self::Answers | Self::Labelled, _) | (Self::Text, RowFormat::Text) => Ok(found),
             // `auto` prefers the richer format, but here only the text is of use.
             (Self::Text, _) if auto && has_text => Ok(RowFormat::Text),
             (Self::Text, other) => Err(DataError::NotText { at: at(), found: other.name() }),
             (Self::SourceTarget { .. }, RowFormat::PromptResponse) => Ok(found),
-            (Self::SourceTarget { .. }, other) => {
+            (_, other) => {
                 let accepted = RowFormat::PromptResponse.accepts();
                 Err(DataError::NotSourceTarget { at: at(), found: other.name(), accepted })
             }

@@ -136,6 +136,16 @@ pub enum DataError {
     NotPairs { at: Place, found: &'static str, accepted: &'static str },
     #[error("{at}: a source and a target are needed and the rows are {found}\nhint: accepted are {accepted}")]
     NotSourceTarget { at: Place, found: &'static str, accepted: &'static str },
+    #[error(
+        "{at}: candidates are ranked inside conversations and the rows are {found}\nhint: give `messages` or `conversations`, with the candidates' relevance in `auxiliary_labels`"
+    )]
+    NoCandidates { at: Place, found: &'static str },
+    #[error(
+        "{at}: {reason}\nhint: `auxiliary_labels` is a list with a number for each turn of the assistant (null for those that are no candidate), or a list of {{\"text\", \"relevance\"}} in the order of the conversation"
+    )]
+    BadCandidates { at: Place, reason: String },
+    #[error("{at}: {reason}\nhint: a margin is a number of at least 0; correct the row, or set `reward.margin: false`")]
+    BadMargin { at: Place, reason: String },
     #[error("{at}: the rows have a prompt and no response\nhint: add a column `response`")]
     NoResponse { at: Place },
     #[error(
@@ -287,6 +297,8 @@ impl DataError {
                 | Self::NotRendered { .. }
                 | Self::BadTable { .. }
                 | Self::BadLabel { .. }
+                | Self::BadCandidates { .. }
+                | Self::BadMargin { .. }
                 | Self::Render { .. }
                 | Self::NotIncremental { .. }
                 | Self::Tokenise { .. }

@@ -30,8 +30,8 @@ mod tokenize;
 mod visible;
 
 pub use batch::{
-    Amount, Capacity, FillShape, MicroBatch, NO_LABEL, PerStream, STREAMS_MAX, StreamCapacity, TokenStream, UpdateHead,
-    fill_rate, pack, pack_groups,
+    Amount, Capacity, FillShape, MicroBatch, NO_LABEL, NO_MARK, PerStream, STREAMS_MAX, StreamCapacity, TokenStream,
+    UpdateHead, fill_rate, pack, pack_groups,
 };
 pub use content::Content;
 pub use dataset::{

@@ -10,7 +10,7 @@ use plimsoll_graph::{Class, Graph, SlotId, SlotTable, StreamId, ValueId};
 
 use crate::ModelError;
 use crate::architecture::{AttentionModule, Block, Branch, Keys, MlpModule, Module, Norm, Projection, Residual, Stack};
-use crate::head::{HeadRows, LossOperands};
+use crate::head::{HeadRows, LossOperands, LossTerm, ReferenceOperands};
 use crate::program::Inputs;
 use crate::registry::{BlockNames, Registry, adapted, head_slot};
 
@@ -27,6 +27,8 @@ pub(crate) struct Forward<'a> {
     inputs: &'a Inputs,
     /// Dropout is for training only.
     training: bool,
+    /// Whether adapters take part.
+    adapted: bool,
     graph: Graph,
     /// The stream whose rows are at hand.
     stream: StreamId,
@@ -56,6 +58,7 @@ impl<'a> Forward<'a> {
             slots,
             inputs,
             training,
+            adapted: true,
             graph: Graph::new(),
             stream: StreamId::MAIN,
             last_only: false,
@@ -69,16 +72,24 @@ impl<'a> Forward<'a> {
     /// Forward pass and loss. The gradient is not here yet.
     pub(crate) fn loss(mut self, chunks: usize) -> Result<Graph, ModelError> {
         let (head, inputs) = (self.registry.head, self.inputs);
+        let marks = inputs.marks.map(|slot| self.slot(slot)).transpose()?;
+        let reference = match head.has_reference() {
+            true => Some(self.reference(marks, chunks)?),
+            false => None,
+        };
         let hidden = self.hidden(head.rows())?;
         let vocabulary = match head.uses_vocabulary() {
             true => Some(self.vocabulary()?),
             false => None,
         };
         let weights = head.weights().iter().map(|w| self.weight(&head_slot(&w.name))).collect::<Result<_, _>>()?;
-        let [targets, boundaries, scale, loss] =
-            [inputs.targets, inputs.main().boundaries, inputs.loss_scale, inputs.loss].map(|slot| self.slot(slot));
+        let [targets, boundaries] = [inputs.targets, inputs.main().boundaries].map(|slot| self.slot(slot));
         let labels = inputs.labels.map(|slot| self.slot(slot)).transpose()?;
         let stats = inputs.stats.map(|slot| self.slot(slot)).transpose()?;
+        let mut terms = Vec::new();
+        for term in &inputs.terms {
+            terms.push(LossTerm { scale: self.slot(term.scale)?, loss: self.slot(term.loss)? });
+        }
         head.loss(LossOperands {
             graph: &mut self.graph,
             hidden,
@@ -86,14 +97,35 @@ impl<'a> Forward<'a> {
             weights,
             targets: targets?,
             labels,
+            marks,
+            reference,
             boundaries: boundaries?,
-            scale: scale?,
-            loss: loss?,
+            terms,
             stats,
             softcap: self.registry.model.head.softcap,
             chunks,
+            training: self.training,
         })?;
         Ok(self.graph)
+    }
+
+    /// What the model was before training: itself without its adapters, whose pass is over before the other begins. Where
+    /// there are none, marks say at each sequence's last token what the host found then.
+    fn reference(&mut self, marks: Option<ValueId>, chunks: usize) -> Result<ValueId, ModelError> {
+        let boundaries = self.slot(self.inputs.main().boundaries)?;
+        if self.registry.recipe.lora.is_none() {
+            let marks = marks.expect("registered without adapters");
+            return Ok(self.graph.apply(LastRows, &[marks, boundaries], "reference", Class::NONE)?);
+        }
+        let head = self.registry.head;
+        self.adapted = false;
+        let hidden = self.hidden(head.rows())?;
+        self.adapted = true;
+        self.outputs.clear();
+        let (vocabulary, targets) = (self.vocabulary()?, self.slot(self.inputs.targets)?);
+        let softcap = self.registry.model.head.softcap;
+        let graph = &mut self.graph;
+        Ok(head.reference(ReferenceOperands { graph, hidden, vocabulary, targets, boundaries, softcap, chunks })?)
     }
 
     /// Forward pass to the logits of each sequence's last token, which the host reads.
@@ -476,7 +508,7 @@ impl<'a> Forward<'a> {
     /// What the adapters of a projection add to it; `None` if it has none. Adapters that read the same input drop the same
     /// elements of it.
     fn adapters(&mut self, x: ValueId, prefix: &str, projection: &Projection) -> Result<Option<ValueId>, ModelError> {
-        let Some(lora) = &self.registry.recipe.lora else { return Ok(None) };
+        let Some(lora) = self.registry.recipe.lora.as_ref().filter(|_| self.adapted) else { return Ok(None) };
         let blocks: Vec<_> = adapted(projection, lora).into_iter().map(|(_, columns)| columns).collect();
         if blocks.is_empty() {
             return Ok(None);

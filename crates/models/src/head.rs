@@ -21,6 +21,14 @@ pub struct HeadWeight {
     pub rows: usize,
 }
 
+/// One part of the loss, which is a mean of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct LossTerm {
+    /// The part's weight, over what it is a mean of in the whole update.
+    pub scale: ValueId,
+    pub loss: ValueId,
+}
+
 /// The values a head makes its loss of.
 pub struct LossOperands<'a> {
     pub graph: &'a mut Graph,
@@ -34,15 +42,32 @@ pub struct LossOperands<'a> {
     pub targets: ValueId,
     /// Of each sequence of the main stream, for heads that take labels.
     pub labels: Option<ValueId>,
+    /// Of each token of the main stream, for heads that take marks.
+    pub marks: Option<ValueId>,
+    /// What [`Head::reference`] made, for heads that have one.
+    pub reference: Option<ValueId>,
     /// Of the main stream.
     pub boundaries: ValueId,
-    /// One over what the loss of the whole update is a mean of.
-    pub scale: ValueId,
-    pub loss: ValueId,
+    /// As many as [`Head::terms`] says.
+    pub terms: Vec<LossTerm>,
     /// As many numbers as [`Head::stats`] says.
     pub stats: Option<ValueId>,
     pub softcap: Option<f32>,
     /// Into how many chunks logits are divided.
+    pub chunks: usize,
+    /// Whether gradients follow. A head may leave results for the host where none do.
+    pub training: bool,
+}
+
+/// The values a head compares the model with itself by.
+pub struct ReferenceOperands<'a> {
+    pub graph: &'a mut Graph,
+    /// What the model makes without its adapters.
+    pub hidden: ValueId,
+    pub vocabulary: ValueId,
+    pub targets: ValueId,
+    pub boundaries: ValueId,
+    pub softcap: Option<f32>,
     pub chunks: usize,
 }
 
@@ -63,6 +88,26 @@ pub trait Head: Debug + Send + Sync {
     /// Whether sequences have labels.
     fn has_labels(&self) -> bool {
         false
+    }
+
+    /// Whether tokens have marks: numbers that the data gives some of them.
+    fn has_marks(&self) -> bool {
+        false
+    }
+
+    /// Whether the loss compares the model with what it was before training.
+    fn has_reference(&self) -> bool {
+        false
+    }
+
+    /// What the loss takes of the model as it was. Only called for heads that say they have a reference.
+    fn reference(&self, _operands: ReferenceOperands) -> Result<ValueId, GraphError> {
+        unreachable!("this head has no reference")
+    }
+
+    /// Parts of the loss.
+    fn terms(&self) -> usize {
+        1
     }
 
     /// Numbers that the loss counts on the way, in double precision.

@@ -23,7 +23,7 @@ pub use architecture::{
 pub use error::ModelError;
 pub use family::{FAMILIES, Family};
 pub use groups::{GroupDescription, Members, ParameterGroup, parameter_groups};
-pub use head::{Head, HeadRows, HeadWeight, LossOperands};
+pub use head::{Head, HeadRows, HeadWeight, LossOperands, LossTerm, ReferenceOperands};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use position::position_buckets;
 pub use presets::{preset, preset_names};

@@ -48,6 +48,14 @@ pub struct StreamInputs {
     pub boundaries: SlotId,
 }
 
+/// Slots of one part of the loss.
+#[derive(Debug, Clone, Copy)]
+pub struct TermInputs {
+    /// The part's weight, over what it is a mean of in the whole update.
+    pub scale: SlotId,
+    pub loss: SlotId,
+}
+
 /// Slots the host fills in before a schedule runs or reads after it.
 #[derive(Debug, Clone)]
 pub struct Inputs {
@@ -57,9 +65,10 @@ pub struct Inputs {
     pub targets: SlotId,
     /// Of each sequence of the main stream; only there if the head takes labels.
     pub labels: Option<SlotId>,
-    /// One over what the loss of the whole update is a mean of.
-    pub loss_scale: SlotId,
-    pub loss: SlotId,
+    /// Of each token of the main stream; only there if the head takes marks.
+    pub marks: Option<SlotId>,
+    /// Of each part of the loss.
+    pub terms: Vec<TermInputs>,
     /// What the head counts; only there if it does.
     pub stats: Option<SlotId>,
     pub rng_key: SlotId,
@@ -119,6 +128,16 @@ impl Inputs {
             true => Some(add("labels", &[main.sequences], DType::I32, Role::Input, Extent::SEQUENCES)?),
             false => None,
         };
+        let marks = match takes_marks(head, recipe) {
+            true => Some(add("marks", &[main.tokens], DType::F32, Role::Input, Extent::TOKENS)?),
+            false => None,
+        };
+        let mut terms = Vec::new();
+        for term in 0..head.terms() {
+            let scale = add(&format!("loss_scale.{term}"), &[1], DType::F32, Role::Input, Extent::Fixed)?;
+            let loss = add(&format!("loss.{term}"), &[1], DType::F64, Role::Loss, Extent::Fixed)?;
+            terms.push(TermInputs { scale, loss });
+        }
         let stats = match head.stats() {
             0 => None,
             count => Some(add("stats", &[count], DType::F64, Role::Loss, Extent::Fixed)?),
@@ -130,8 +149,8 @@ impl Inputs {
             streams,
             targets: add("targets", &[main.tokens], DType::I32, Role::Input, Extent::TOKENS)?,
             labels,
-            loss_scale: add("loss_scale", &[1], DType::F32, Role::Input, Extent::Fixed)?,
-            loss: add("loss", &[1], DType::F64, Role::Loss, Extent::Fixed)?,
+            marks,
+            terms,
             stats,
             rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed)?,
             rotary,
@@ -143,6 +162,12 @@ impl Inputs {
     pub fn main(&self) -> StreamInputs {
         self.streams[0]
     }
+}
+
+/// Where everything is trained, there are no adapters to switch off: the reference is what the host found before training,
+/// which marks carry.
+fn takes_marks(head: &dyn Head, recipe: &Recipe) -> bool {
+    head.has_marks() || (head.has_reference() && recipe.lora.is_none())
 }
 
 /// A program, and what the host needs to know to feed it.

@@ -141,6 +141,8 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     if let Some(resume) = &resume {
         keep_bits(&mut spec, resume, &profile, capacity.budgets);
     }
+    // Before the process is measured, because it stays.
+    let byte_lengths = data.tokenizer.byte_lengths();
     let updates = total_updates(&resolved.run, &data.train, amount);
     let rate = learning_rate(&resolved.run, updates);
     notes.extend(capacity.notes.iter().cloned());
@@ -157,6 +159,10 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let Prepared { mut session, report, picture } =
         prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
             .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    session.set_byte_lengths(byte_lengths);
+    if let Some(folder) = &resolved.run.init_from {
+        session.load_adapters(folder)?;
+    }
     if session.has_new_head() {
         notes.push(Note::NewHead);
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use plimsoll_graph::{DType, StateStorage};
 use plimsoll_models::{Lora, Recipe, Targets, parameter_groups};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
-use plimsoll_train::{Model, ModelOrigin, Spec, Task, TaskLacks, TaskSettings, task_named};
+use plimsoll_train::{
+    Model, ModelOrigin, RankingLoss, RankingSettings, Reward, Spec, Task, TaskLacks, TaskSettings, task_named,
+};
 
 use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig};
 use crate::diagnostics::explained;
@@ -39,7 +41,24 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
 /// What the model is trained to do.
 fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, Failure> {
     let run = &resolved.run;
-    let settings = TaskSettings { classes: run.data.classes.clone(), decoder_start: model.config.decoder_start };
+    let settings = TaskSettings {
+        classes: run.data.classes.clone(),
+        reward: Reward { centring: run.reward.centring, margin: run.reward.margin },
+        ranking: RankingSettings {
+            loss: match run.ranking.loss {
+                config::RankingLoss::ListMle => RankingLoss::ListMle,
+                config::RankingLoss::ListNet => RankingLoss::ListNet,
+                config::RankingLoss::Pairwise => RankingLoss::Pairwise,
+            },
+            weight: run.ranking.weight,
+            lm_weight: run.ranking.lm_weight,
+            top: run.ranking.top.map(|top| top as u32),
+        },
+        dpo_beta: run.dpo.beta,
+        dpo_label_smoothing: run.dpo.label_smoothing,
+        orpo_lambda: run.orpo.lambda,
+        decoder_start: model.config.decoder_start,
+    };
     let task = match task_named(&run.task, &settings) {
         Some(Ok(task)) => task,
         Some(Err(TaskLacks::Classes)) => {
@@ -55,6 +74,17 @@ fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, Failure> {
         }
         None => return Err(resolved.unsupported("task", &[])),
     };
+    let adapted = matches!(run.method, Method::Lora(_));
+    if task.head().has_reference() && !adapted {
+        return Err(resolved
+            .invalid("method", format!("`task: {}` compares with the model without its adapters", run.task))
+            .hint("train adapters, as in method: {lora: {r: 16}}, or use `task: orpo`, which needs no reference"));
+    }
+    if run.init_from.is_some() && !adapted {
+        return Err(resolved
+            .invalid("init_from", "`init_from` names adapters, but this run trains the model itself")
+            .hint("set `model` to that folder instead"));
+    }
     if !task.head().uses_vocabulary() {
         check_scores(resolved)?;
     }

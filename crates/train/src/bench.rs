@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use plimsoll_data::{Example, ExampleRef};
+use plimsoll_data::{Example, ExampleRef, NO_MARK};
 use plimsoll_graph::{OpRule, ScheduleId};
 use plimsoll_plan::{DeviceProfile, step_cost};
 use serde::Serialize;
@@ -144,6 +144,10 @@ fn synthetic_update(session: &mut Session, sequences: usize) -> Result<PackedUpd
     if session.task.content().has_labels() {
         // Class 0 is there whatever the number of classes.
         examples.iter_mut().for_each(|example| example.label = Some(0));
+    }
+    if session.task.content().has_marks() {
+        let mark = |position: usize| if (position + 1).is_multiple_of(8) { (position % 3) as f32 } else { NO_MARK };
+        examples.iter_mut().for_each(|example| example.marks = (0..max_length).map(mark).collect());
     }
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
     Ok(session.pack(&views)?)

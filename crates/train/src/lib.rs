@@ -1,6 +1,7 @@
 //! Tasks, the training loop, evaluation, the run folder. Talks to whoever watches through [`Event`]s only.
 
 mod bench;
+mod bits;
 mod checkpoint;
 mod error;
 mod event;
@@ -37,4 +38,7 @@ pub use rates::{Decay, LearningRate};
 pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, is_under_way, list_runs, request_stop, run_status};
 pub use saver::Saving;
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
-pub use task::{Amounts, Classification, Language, Reward, Seq2Seq, TASKS, Task, TaskLacks, TaskSettings, task_named};
+pub use task::{
+    Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, Seq2Seq,
+    TASKS, Task, TaskLacks, TaskSettings, task_named,
+};

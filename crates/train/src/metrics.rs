@@ -11,6 +11,12 @@ impl Metrics {
         Self(named.into_iter().collect())
     }
 
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: f64) -> Self {
+        self.0.push((name, value));
+        self
+    }
+
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }

@@ -1,5 +1,6 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
+use std::iter::repeat;
 use std::sync::Arc;
 
 use plimsoll_data::{
@@ -11,9 +12,10 @@ use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 
+use crate::bits::BitsPerByte;
 use crate::checkpoint::PlanPosition;
 use crate::prepare::{capacity, per_stream};
-use crate::{Amounts, Metrics, Model, Spec, Task, TrainError, weights};
+use crate::{Amounts, LossPart, Metrics, Model, Spec, Task, TrainError, weights};
 
 pub struct Session {
     executor: Executor,
@@ -23,6 +25,8 @@ pub struct Session {
     pub(crate) recipe: Recipe,
     seed: u64,
     new_head: bool,
+    /// Of every token; empty if nobody said.
+    byte_lengths: Vec<u32>,
     plan: PlanPosition,
 }
 
@@ -78,7 +82,17 @@ impl Session {
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
         let (model, task, recipe) = (spec.model.clone(), spec.task.clone(), spec.recipe.clone());
-        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false, plan: position })
+        Ok(Self {
+            executor,
+            built,
+            model,
+            task,
+            recipe,
+            seed: spec.seed,
+            new_head: false,
+            byte_lengths: Vec::new(),
+            plan: position,
+        })
     }
 
     /// Fills in weights: from the model's files, or drawn from the seed.
@@ -104,6 +118,11 @@ impl Session {
     /// Gives the arena back.
     pub(crate) fn release(self) -> Result<Box<dyn Backend>, TrainError> {
         Ok(self.executor.release()?)
+    }
+
+    /// How many bytes of text each token stands for, so that evaluation can report bits per byte.
+    pub fn set_byte_lengths(&mut self, byte_lengths: Vec<u32>) {
+        self.byte_lengths = byte_lengths;
     }
 
     pub fn parameters(&self) -> &[Parameter] {
@@ -208,6 +227,9 @@ impl Session {
         if let Some(labels) = inputs.labels {
             executor.write_slot(labels, &batch.labels)?;
         }
+        if let Some(marks) = inputs.marks {
+            executor.write_slot(marks, &batch.marks)?;
+        }
         let active = |stream: &TokenStream| ActiveStream { tokens: stream.len(), sequences: stream.sequences() };
         let streams: Vec<ActiveStream> = batch.streams.iter().map(active).collect();
         Ok(Active { streams: Streams::new(&streams) })
@@ -219,16 +241,14 @@ impl Session {
         for batch in &update.batches {
             self.micro_step(batch)?;
         }
-        self.read_loss()
+        self.read_loss(repeat(1.0))
     }
 
     fn begin_update(&mut self, amounts: &Amounts, step: u64) -> Result<(), TrainError> {
-        let (rng_key, loss_scale) = (self.built.inputs.rng_key, self.built.inputs.loss_scale);
         let key = [self.seed as u32, (self.seed >> 32) as u32, step as u32, (step >> 32) as u32];
-        self.executor.write_slot(rng_key, &key)?;
-        let terms = self.task.loss_terms(amounts);
-        self.executor.write_slot(loss_scale, &[1.0 / terms.max(1) as f32])?;
-        self.clear_loss()
+        self.executor.write_slot(self.built.inputs.rng_key, &key)?;
+        let scales: Vec<f64> = self.task.loss_parts(amounts).iter().map(LossPart::scale).collect();
+        self.clear_loss(&scales)
     }
 
     fn micro_step(&mut self, batch: &MicroBatch) -> Result<(), TrainError> {
@@ -236,9 +256,13 @@ impl Session {
         Ok(self.executor.run(ScheduleId::MICRO_STEP, active)?)
     }
 
-    fn clear_loss(&mut self) -> Result<(), TrainError> {
+    /// `scales`: what the addends of each part of the loss are multiplied by.
+    fn clear_loss(&mut self, scales: &[f64]) -> Result<(), TrainError> {
         let Self { executor, built: Built { inputs, .. }, .. } = self;
-        executor.write_slot(inputs.loss, &[0f64])?;
+        for (term, &scale) in inputs.terms.iter().zip(scales) {
+            executor.write_slot(term.scale, &[scale as f32])?;
+            executor.write_slot(term.loss, &[0f64])?;
+        }
         if let Some(stats) = inputs.stats {
             let zeros = vec![0f64; executor.plan().slots.get(stats).shape.elements()];
             executor.write_slot(stats, &zeros)?;
@@ -254,10 +278,15 @@ impl Session {
         Ok(self.task.metrics(&stats))
     }
 
-    fn read_loss(&self) -> Result<f64, TrainError> {
-        let mut loss = [0f64];
-        self.executor.read_slot(self.built.inputs.loss, &mut loss)?;
-        Ok(loss[0])
+    /// The sum of all parts, each multiplied once more.
+    fn read_loss(&self, factors: impl IntoIterator<Item = f64>) -> Result<f64, TrainError> {
+        let mut total = 0.0;
+        for (term, factor) in self.built.inputs.terms.iter().zip(factors) {
+            let mut loss = [0f64];
+            self.executor.read_slot(term.loss, &mut loss)?;
+            total += factor * loss[0];
+        }
+        Ok(total)
     }
 
     /// Applies the summed gradients. Returns their norm before clipping; if it is not finite, nothing was applied.
@@ -300,7 +329,7 @@ impl Session {
             done += 1;
             tick(done, head.micro_batches);
         }
-        let (loss, metrics) = (self.read_loss()?, self.read_metrics()?);
+        let (loss, metrics) = (self.read_loss(repeat(1.0))?, self.read_metrics()?);
         Ok(Accumulated { loss, amounts, fill_rate: head.fill_rate, metrics })
     }
 
@@ -339,18 +368,27 @@ impl Session {
     /// The mean loss over a dataset.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
         let mut amounts = Amounts::default();
-        self.executor.write_slot(self.built.inputs.loss_scale, &[1f32])?;
-        self.clear_loss()?;
+        // What the parts are means of is only known behind the last micro-batch.
+        self.clear_loss(&vec![1.0; self.built.inputs.terms.len()])?;
         let mut batches = data.sequential(self.capacity())?;
+        let mut bits = BitsPerByte::default();
         while let Some(batch) = batches.next_batch()? {
             amounts += Amounts::from(&*batch);
             self.fill_up(batch);
             let active = self.load(batch)?;
             self.executor.run(ScheduleId::EVALUATE, active)?;
+            if self.task.reports_bits_per_byte() && !self.byte_lengths.is_empty() {
+                bits.count(&self.executor, &batch.targets, &self.byte_lengths)?;
+            }
         }
-        let loss = self.read_loss()? / self.task.loss_terms(&amounts).max(1) as f64;
+        let loss = self.read_loss(self.task.loss_parts(&amounts).iter().map(LossPart::scale))?;
         let (tokens, sequences) = (self.task.evaluated_tokens(&amounts), amounts.sequences);
-        Ok(Evaluation { loss, tokens, sequences, metrics: self.read_metrics()? })
+        let metrics = self.read_metrics()?;
+        let metrics = match bits.value() {
+            Some(value) => metrics.with("bits_per_byte", value),
+            None => metrics,
+        };
+        Ok(Evaluation { loss, tokens, sequences, metrics })
     }
 
     /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them. A model with an encoder reads the

@@ -15,6 +15,7 @@ mod reward;
 mod run_folder;
 mod signals;
 mod support;
+mod tasks;
 mod templates;
 mod terminal;
 mod tokenizer;

@@ -13,8 +13,9 @@ fn logits(hidden: &[f64], weight: &Array, softcap: Option<f32>) -> Vec<(f64, f64
 }
 
 pub fn vocab_loss(op: &VocabLoss, inputs: &[&Array]) -> Vec<Array> {
-    let (hidden, weight, targets, scale) = (inputs[0], inputs[1], inputs[2], inputs[3].data[0]);
-    let mut loss = inputs[4].clone();
+    let (hidden, weight, targets) = (inputs[0], inputs[1], inputs[2]);
+    let scale = op.scale_input().map_or(1.0, |at| inputs[at].data[0]);
+    let mut loss = op.scale_input().map_or_else(|| Array::filled(&[1], 0.0), |at| inputs[at + 1].clone());
     let mut d_hidden = Array::zeros_like(hidden);
     let mut d_weight = op.weight_grad_input().map_or_else(|| Array::zeros_like(weight), |at| inputs[at].clone());
     let mut nll = Array::filled(&[hidden.rows()], 0.0);
@@ -35,7 +36,8 @@ pub fn vocab_loss(op: &VocabLoss, inputs: &[&Array]) -> Vec<Array> {
             add_scaled(d_weight.row_mut(word), d_logit, hidden.row(token));
         }
     }
-    let mut outputs = vec![loss];
+    let mut outputs = Vec::new();
+    outputs.extend(op.total.then_some(loss));
     outputs.extend(op.nll.then_some(nll));
     if let Some(grad) = op.grad {
         outputs.push(d_hidden);
@@ -79,6 +81,21 @@ mod tests {
             check_gradient(&Op::from(op.clone()), &inputs, 0, &upstream, &gradients[first]);
             check_gradient(&Op::from(op), &inputs, 1, &upstream, &gradients[first + 1]);
         }
+    }
+
+    /// What likelihoods alone are weighed by is the weights of the run that makes the gradients.
+    #[test]
+    fn gradients_of_likelihoods_are_the_slopes() {
+        let random = &mut Random::new(89);
+        let op = VocabLoss::likelihoods(Some(0.8), 1);
+        let targets = Array::new(&[4], vec![5.0, -100.0, 0.0, 3.0]);
+        let inputs = [array(random, &[4, 3]), array(random, &[6, 3]), targets];
+        let upstream = array(random, &[4]);
+        let zero = Array::zeros_like(&inputs[1]);
+        let grad = VocabLoss { weights: true, nll: false, grad: Some(LossGrad { weight: true }), ..op.clone() };
+        let gradients = vocab_loss(&grad, &[&inputs[0], &inputs[1], &inputs[2], &upstream, &zero]);
+        check_gradient(&Op::from(op.clone()), &inputs, 0, std::slice::from_ref(&upstream), &gradients[0]);
+        check_gradient(&Op::from(op), &inputs, 1, &[upstream], &gradients[1]);
     }
 
     /// The likelihoods weighed by hand are the loss.

@@ -15,6 +15,8 @@ mod loss;
 mod norm;
 mod optimizer;
 mod position_bias;
+mod preference;
+mod ranking;
 mod rope;
 mod rows;
 mod score;
@@ -85,6 +87,10 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::LastRowsGrad(_) => vec![rows::last_rows_grad(inputs)],
         Op::PairLoss(op) => score::pair_loss(op, inputs),
         Op::ClassLoss(op) => score::class_loss(op, inputs),
+        Op::ListLoss(op) => ranking::list_loss(op, inputs),
+        Op::SequenceLogProb(op) => vec![preference::sequence_log_prob(op, inputs)],
+        Op::SequenceLogProbGrad(op) => vec![preference::sequence_log_prob_grad(op, inputs)],
+        Op::PreferenceLoss(op) => preference::preference_loss(op, inputs),
         Op::Add(_) => vec![elementwise::add(inputs)],
         Op::Scale(op) => vec![elementwise::scale(op, inputs)],
         Op::Dropout(op) => vec![elementwise::dropout(op, inputs, masks)],

@@ -197,7 +197,10 @@ fn sequence_loss(m: &mut Model, options: Options, [hidden, boundaries, scale, lo
         m.apply_all::<2>(ClassLoss { grad: None }, &[hidden, weight, labels, scale, loss, stats]);
     } else {
         let stats = m.slot("stats", Role::Loss, zeros(PAIR_STATS));
-        m.apply_all::<2>(PairLoss { grad: None }, &[hidden, weight, boundaries, scale, loss, stats]);
+        m.apply_all::<2>(
+            PairLoss { centring: 0.25, margins: false, grad: None },
+            &[hidden, weight, boundaries, scale, loss, stats],
+        );
     }
 }
 

@@ -2,10 +2,13 @@
 
 use super::capacity::{Capacity, FillShape, StreamCapacity, filled_shape};
 use crate::NO_LOSS;
-use crate::store::count_loss;
+use crate::store::{PerToken, count_loss};
 
 /// The label of a sequence that only fills up a micro-batch.
 pub const NO_LABEL: i32 = -1;
+
+/// The mark of a token that has none; those that there are are not below zero.
+pub const NO_MARK: f32 = -1.0;
 
 /// One stream of flat tokens: sequences one behind another. All per-token vectors have the same length.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +35,10 @@ pub struct MicroBatch {
     pub weights: Vec<f32>,
     /// Per sequence of stream 0: its class; empty where the content has no labels.
     pub labels: Vec<i32>,
+    /// Per token of stream 0: a number of its own or [`NO_MARK`]; empty where the content has no marks.
+    pub marks: Vec<f32>,
+    /// Whether the content has marks.
+    pub marked: bool,
 }
 
 impl Default for TokenStream {
@@ -95,12 +102,16 @@ impl MicroBatch {
             targets: Vec::with_capacity(main.tokens),
             weights: Vec::new(),
             labels: Vec::with_capacity(main.sequences),
+            marks: Vec::new(),
+            marked: false,
         }
     }
 
     /// As [`MicroBatch::with_capacity`], also for what [`MicroBatch::fill_up`] puts behind the sequences.
-    pub fn with_filled_capacity(capacity: &Capacity, max_length: &[usize], group: usize) -> Self {
-        Self::with_capacity(&filled_capacity(capacity, max_length, group))
+    pub fn with_filled_capacity(capacity: &Capacity, max_length: &[usize], group: usize, marked: bool) -> Self {
+        let capacity = filled_capacity(capacity, max_length, group);
+        let marks = Vec::with_capacity(if marked { capacity.main().tokens } else { 0 });
+        Self { marks, marked, ..Self::with_capacity(&capacity) }
     }
 
     pub fn clear(&mut self) {
@@ -108,6 +119,7 @@ impl MicroBatch {
         self.targets.clear();
         self.weights.clear();
         self.labels.clear();
+        self.marks.clear();
     }
 
     /// The stream that bears the loss.
@@ -136,21 +148,25 @@ impl MicroBatch {
         count_loss(&self.targets)
     }
 
-    /// Appends a sequence to a stream; `read` writes its tokens and, for the main stream, its targets, and returns its
-    /// label if it has one.
+    /// Appends a sequence to a stream; `read` writes its tokens and, for the main stream, what they have beside, and returns
+    /// its label if it has one.
     pub(crate) fn append<E>(
         &mut self,
         stream: usize,
         length: usize,
         first_row_id: u32,
-        read: impl FnOnce(&mut [i32], Option<&mut [i32]>) -> Result<Option<i32>, E>,
+        read: impl FnOnce(&mut [i32], Option<PerToken<'_>>) -> Result<Option<i32>, E>,
     ) -> Result<(), E> {
         let target = &mut self.streams[stream];
         let begin = target.tokens.len();
         target.tokens.resize(begin + length, 0);
         let label = if stream == 0 {
             self.targets.resize(begin + length, 0);
-            read(&mut target.tokens[begin..], Some(&mut self.targets[begin..]))?
+            if self.marked {
+                self.marks.resize(begin + length, NO_MARK);
+            }
+            let marks = self.marks.get_mut(begin..).unwrap_or_default();
+            read(&mut target.tokens[begin..], Some(PerToken { targets: &mut self.targets[begin..], marks }))?
         } else {
             read(&mut target.tokens[begin..], None)?
         };
@@ -193,17 +209,21 @@ impl MicroBatch {
         if !self.weights.is_empty() {
             self.weights.resize(shape[0].tokens, 0.0);
         }
+        if self.marked {
+            self.marks.resize(shape[0].tokens, NO_MARK);
+        }
         if !self.labels.is_empty() {
             self.labels.resize(sequences, NO_LABEL);
         }
     }
 
     /// What one made by [`MicroBatch::with_filled_capacity`] takes in memory.
-    pub(crate) fn filled_bytes(capacity: &Capacity, max_length: &[usize], group: usize) -> u64 {
+    pub(crate) fn filled_bytes(capacity: &Capacity, max_length: &[usize], group: usize, marked: bool) -> u64 {
         let capacity = filled_capacity(capacity, max_length, group);
         let streams: usize = capacity.iter().map(|stream| 3 * stream.tokens + stream.sequences + 1).sum();
         let main = capacity.main();
-        (size_of::<i32>() * (streams + main.tokens + main.sequences)) as u64
+        let marks = if marked { main.tokens } else { 0 };
+        (size_of::<i32>() * (streams + main.tokens + marks + main.sequences)) as u64
     }
 }
 
@@ -220,13 +240,16 @@ mod tests {
 
     /// Sequences with the given lengths in each stream.
     fn batch(capacity: &Capacity, max_length: &[usize], group: usize, lengths: &[Vec<usize>]) -> MicroBatch {
-        let mut batch = MicroBatch::with_filled_capacity(capacity, max_length, group);
+        let mut batch = MicroBatch::with_filled_capacity(capacity, max_length, group, true);
         for (number, lengths) in lengths.iter().enumerate() {
             for (stream, &length) in lengths.iter().enumerate() {
                 let first = (number * max_length[stream]) as u32;
-                let done: Result<(), ()> = batch.append(stream, length, first, |tokens, targets| {
+                let done: Result<(), ()> = batch.append(stream, length, first, |tokens, beside| {
                     tokens.fill(5);
-                    targets.into_iter().for_each(|targets| targets.fill(6));
+                    beside.into_iter().for_each(|beside| {
+                        beside.targets.fill(6);
+                        beside.marks.fill(0.5);
+                    });
                     Ok((stream == 0).then_some(number as i32))
                 });
                 done.expect("fits");
@@ -236,9 +259,11 @@ mod tests {
     }
 
     /// The vectors' places in memory and how much they hold.
-    fn places(batch: &MicroBatch) -> Vec<(*const i32, usize)> {
+    fn places(batch: &MicroBatch) -> Vec<(*const u8, usize)> {
         let streams = batch.streams.iter().flat_map(|s| [&s.tokens, &s.positions, &s.row_ids, &s.cu_seqlens]);
-        streams.chain([&batch.targets, &batch.labels]).map(|vector| (vector.as_ptr(), vector.capacity())).collect()
+        let numbers = streams.chain([&batch.targets, &batch.labels]);
+        let numbers = numbers.map(|vector| (vector.as_ptr().cast(), vector.capacity()));
+        numbers.chain([(batch.marks.as_ptr().cast(), batch.marks.capacity())]).collect()
     }
 
     #[test]
@@ -251,6 +276,7 @@ mod tests {
         assert_eq!(batch.main().row_ids[9..12], [14, 0, 0]);
         assert_eq!((batch.loss_tokens(), batch.targets.len()), (10, 20));
         assert_eq!(batch.labels, [0, 1, -1, -1, -1, -1]);
+        assert_eq!((batch.marks.len(), batch.marks[9], batch.marks[10]), (20, 0.5, NO_MARK));
     }
 
     #[test]

@@ -48,7 +48,8 @@ pub fn pack_groups(
     let mut bins = Bins::default();
     bins.fill(&lengths, &capacity, capacity.sequences() / group);
     let batches = (0..bins.len()).map(|bin| {
-        let mut batch = MicroBatch::with_capacity(&capacity.map(|_| EMPTY));
+        let marked = examples.iter().any(|example| !example.marks.is_empty());
+        let mut batch = MicroBatch { marked, ..MicroBatch::with_capacity(&capacity.map(|_| EMPTY)) };
         for index in bins.members(bin).iter().flat_map(|&member| member as usize * group..(member as usize + 1) * group)
         {
             push(&mut batch, &examples[index], index, &max_length);
@@ -66,10 +67,13 @@ fn push(batch: &mut MicroBatch, example: &ExampleRef<'_>, index: usize, max_leng
     for (stream, max_length) in max_length.iter().enumerate() {
         let from = example.stream(stream);
         let copied: Result<(), std::convert::Infallible> =
-            batch.append(stream, from.len(), (index * max_length) as u32, |tokens, targets| {
+            batch.append(stream, from.len(), (index * max_length) as u32, |tokens, beside| {
                 tokens.iter_mut().zip(from).for_each(|(to, token)| *to = token.cast_signed());
-                let main = targets.is_some();
-                targets.into_iter().for_each(|targets| targets.copy_from_slice(example.targets));
+                let main = beside.is_some();
+                if let Some(beside) = beside {
+                    beside.targets.copy_from_slice(example.targets);
+                    beside.marks.iter_mut().zip(example.marks).for_each(|(to, mark)| *to = *mark);
+                }
                 Ok(example.label.filter(|_| main))
             });
         let Ok(()) = copied;

@@ -124,6 +124,11 @@ impl Dataset {
         self.layout.group
     }
 
+    /// Whether some tokens have a number of their own.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.layout.format.marked
+    }
+
     /// Streams of tokens: 1, or 2 for sources and targets.
     pub fn streams(&self) -> usize {
         self.layout.streams
@@ -198,12 +203,12 @@ impl Dataset {
 
     /// What a feed with these options takes besides: known before it starts.
     pub fn feed_bytes(&self, options: &FeedOptions) -> u64 {
-        options.own_bytes(self.group()) + self.reading_bytes()
+        options.own_bytes(self.group(), self.has_marks()) + self.reading_bytes()
     }
 
     /// What [`Dataset::sequential`] takes besides.
     pub fn sequential_bytes(&self, capacity: Capacity) -> u64 {
-        MicroBatch::filled_bytes(&capacity, &self.max_length, self.group()) + self.reading_bytes()
+        MicroBatch::filled_bytes(&capacity, &self.max_length, self.group(), self.has_marks()) + self.reading_bytes()
     }
 
     fn reading_bytes(&self) -> u64 {

@@ -42,8 +42,8 @@ impl FeedOptions {
     }
 
     /// What the ring and planning hold.
-    pub(crate) fn own_bytes(&self, group: usize) -> u64 {
-        let batch = MicroBatch::filled_bytes(&self.capacity, &self.max_length, group);
+    pub(crate) fn own_bytes(&self, group: usize, marked: bool) -> u64 {
+        let batch = MicroBatch::filled_bytes(&self.capacity, &self.max_length, group, marked);
         self.slots as u64 * batch + planner_bytes(self.amount, group, self.capacity.len())
     }
 
@@ -122,7 +122,8 @@ impl Feed {
         let (send, parcels) = sync_channel(2 * options.slots + 1);
         let (returns, returned) = channel();
         for _ in 0..options.slots {
-            let batch = MicroBatch::with_filled_capacity(&options.capacity, &options.max_length, dataset.group());
+            let FeedOptions { capacity, max_length, .. } = options;
+            let batch = MicroBatch::with_filled_capacity(capacity, max_length, dataset.group(), dataset.has_marks());
             let _ = returns.send(Return::Empty(batch));
         }
         let planner = Planner::new(iteration, rules);

@@ -4,7 +4,7 @@ use crate::batch::{Capacity, MicroBatch, PerStream, STREAMS_MAX, check_group_fit
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::order::{Iteration, Located, Next};
-use crate::store::Example;
+use crate::store::{Example, PerToken};
 
 /// Micro-batches one after another, in one buffer; as many groups in each as fit.
 pub struct Sequential {
@@ -21,7 +21,7 @@ impl Sequential {
     pub(crate) fn new(dataset: &Dataset, capacity: Capacity) -> Result<Self, DataError> {
         let (max_length, group) = (dataset.max_length(), dataset.group());
         check_streams(&max_length, &capacity)?;
-        let batch = MicroBatch::with_filled_capacity(&capacity, &max_length, group);
+        let batch = MicroBatch::with_filled_capacity(&capacity, &max_length, group, dataset.has_marks());
         Ok(Self { iteration: dataset.iterate_once()?, capacity, batch, passed: 0, group, max_length })
     }
 
@@ -93,7 +93,7 @@ pub(crate) fn first(dataset: &Dataset, count: usize) -> Result<Vec<Example>, Dat
             Next::End => break,
         }
         for records in iteration.group().to_vec().chunks(dataset.streams()) {
-            examples.push(read_example(&mut iteration, records)?);
+            examples.push(read_example(&mut iteration, records, dataset.has_marks())?);
         }
         iteration.advance();
     }
@@ -101,14 +101,16 @@ pub(crate) fn first(dataset: &Dataset, count: usize) -> Result<Vec<Example>, Dat
     Ok(examples)
 }
 
-fn read_example(iteration: &mut Iteration, records: &[Located]) -> Result<Example, DataError> {
+fn read_example(iteration: &mut Iteration, records: &[Located], marked: bool) -> Result<Example, DataError> {
     let mut example = Example::default();
     for (stream, located) in records.iter().enumerate() {
         let length = located.entry.tokens as usize;
         let mut tokens = vec![0; length];
         if stream == 0 {
             example.targets.resize(length, 0);
-            example.label = iteration.read(located, &mut tokens, Some(&mut example.targets))?;
+            example.marks.resize(if marked { length } else { 0 }, crate::NO_MARK);
+            let beside = PerToken { targets: &mut example.targets, marks: &mut example.marks };
+            example.label = iteration.read(located, &mut tokens, Some(beside))?;
         } else {
             iteration.read(located, &mut tokens, None)?;
         }

@@ -1,15 +1,17 @@
 //! What a row means, whatever its columns are called.
 
+mod candidates;
 mod column_names;
 mod conversation;
 mod label;
 mod pairs;
 mod row_format;
 
+pub(crate) use candidates::Candidates;
 pub use column_names::ColumnNames;
 pub(crate) use conversation::{CALLS, is_learnt};
 pub use label::Classes;
 pub use pairs::Preference;
-pub(crate) use pairs::{ACCEPTS as PAIRS_ACCEPT, detects as detects_pairs};
+pub(crate) use pairs::{ACCEPTS as PAIRS_ACCEPT, detects as detects_pairs, margin};
 pub(crate) use row_format::as_conversation;
 pub use row_format::{Format, RowFormat, Sample};

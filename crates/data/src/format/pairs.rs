@@ -37,6 +37,14 @@ impl Preference {
     }
 }
 
+/// By how much the preferred answer is better, as the row says.
+pub(crate) fn margin(row: &Row) -> Result<f32, DataError> {
+    let bad = |found: &str| DataError::BadMargin { at: row.at.clone(), reason: format!("`margin` is {found}") };
+    let value = present(row, "margin").ok_or_else(|| bad("missing"))?;
+    let number = value.as_f64().filter(|number| number.is_finite() && *number >= 0.0);
+    number.map(|number| number as f32).ok_or_else(|| bad(&value.to_string()))
+}
+
 fn answers_of(row: &Row) -> Option<(&'static str, &'static str)> {
     let both = |(a, b): &(&str, &str)| present(row, a).is_some() && present(row, b).is_some();
     ANSWERS.into_iter().find(both)

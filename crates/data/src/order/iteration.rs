@@ -6,7 +6,7 @@ use super::stored::StoredIteration;
 use super::streamed::StreamIteration;
 use crate::batch::MicroBatch;
 use crate::error::DataError;
-use crate::store::{ChunkStart, Entry};
+use crate::store::{ChunkStart, Entry, PerToken};
 
 /// How far training has come: all a checkpoint has to remember of the data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,8 +110,8 @@ impl Iteration {
         let streams = batch.streams.len();
         for (index, located) in records.iter().enumerate() {
             let (sequence, stream) = (index / streams, index % streams);
-            batch.append(stream, located.entry.tokens as usize, row_id(sequence, stream), |tokens, targets| {
-                self.read(located, tokens, targets)
+            batch.append(stream, located.entry.tokens as usize, row_id(sequence, stream), |tokens, beside| {
+                self.read(located, tokens, beside)
             })?;
         }
         Ok(())
@@ -122,11 +122,11 @@ impl Iteration {
         &mut self,
         located: &Located,
         tokens: &mut [i32],
-        targets: Option<&mut [i32]>,
+        beside: Option<PerToken<'_>>,
     ) -> Result<Option<i32>, DataError> {
         match self {
-            Self::Stored(stored) => stored.read(located, tokens, targets),
-            Self::Streamed(streamed) => streamed.read(located, tokens, targets),
+            Self::Stored(stored) => stored.read(located, tokens, beside),
+            Self::Streamed(streamed) => streamed.read(located, tokens, beside),
         }
     }
 }

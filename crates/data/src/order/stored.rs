@@ -6,7 +6,7 @@ use super::iteration::{Cursor, Located, Next};
 use super::mixture::Mixture;
 use crate::error::DataError;
 use crate::order::{Order, mix};
-use crate::store::{Layout, Store, StoreReader};
+use crate::store::{Layout, PerToken, Store, StoreReader};
 
 /// The stores of a dataset, each with its weight where they have any.
 pub(crate) struct Stored {
@@ -131,9 +131,9 @@ impl StoredIteration {
         &mut self,
         located: &Located,
         tokens: &mut [i32],
-        targets: Option<&mut [i32]>,
+        beside: Option<PerToken<'_>>,
     ) -> Result<Option<i32>, DataError> {
-        self.readers[located.source as usize].read(&located.entry, tokens, targets)
+        self.readers[located.source as usize].read(&located.entry, tokens, beside)
     }
 }
 

@@ -8,7 +8,7 @@ use super::iteration::{Cursor, Located, Next, SourceCursor};
 use super::mixture::Mixture;
 use crate::error::DataError;
 use crate::order::mix;
-use crate::store::{Chunk, ChunkStart, Entry, Filler, Records, StreamOrder, StreamSource, first_chunk};
+use crate::store::{Chunk, ChunkStart, Entry, Filler, PerToken, Records, StreamOrder, StreamSource, first_chunk};
 
 /// Chunks of a source that a window may reach over.
 const HELD_MAX: usize = 2;
@@ -119,9 +119,9 @@ impl StreamIteration {
         &mut self,
         located: &Located,
         tokens: &mut [i32],
-        targets: Option<&mut [i32]>,
+        beside: Option<PerToken<'_>>,
     ) -> Result<Option<i32>, DataError> {
-        self.sources[located.source as usize].read(located, tokens, targets)
+        self.sources[located.source as usize].read(located, tokens, beside)
     }
 }
 
@@ -264,12 +264,12 @@ impl SourceIteration {
         &self,
         located: &Located,
         tokens: &mut [i32],
-        targets: Option<&mut [i32]>,
+        beside: Option<PerToken<'_>>,
     ) -> Result<Option<i32>, DataError> {
         let chunk = self.held.get((located.chunk - self.first) as usize).ok_or(DataError::Malformed)?;
         chunk
             .records
-            .read(&located.entry, self.source.layout().format, tokens, targets)
+            .read(&located.entry, self.source.layout().format, tokens, beside)
             .map_err(|_| DataError::Malformed)
     }
 }

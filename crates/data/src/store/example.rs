@@ -3,7 +3,7 @@
 use crate::NO_LOSS;
 
 /// A sequence and, for each position, the token that comes next or [`NO_LOSS`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Example {
     pub tokens: Vec<u32>,
     pub targets: Vec<i32>,
@@ -11,20 +11,29 @@ pub struct Example {
     pub source: Vec<u32>,
     /// Its class, where the content has labels.
     pub label: Option<i32>,
+    /// For each position a number of its own or [`crate::NO_MARK`]; empty where the content has no marks.
+    pub marks: Vec<f32>,
 }
 
 /// An example borrowed from where it is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExampleRef<'a> {
     pub tokens: &'a [u32],
     pub targets: &'a [i32],
     pub source: &'a [u32],
     pub label: Option<i32>,
+    pub marks: &'a [f32],
 }
 
 impl Example {
     pub fn view(&self) -> ExampleRef<'_> {
-        ExampleRef { tokens: &self.tokens, targets: &self.targets, source: &self.source, label: self.label }
+        ExampleRef {
+            tokens: &self.tokens,
+            targets: &self.targets,
+            source: &self.source,
+            label: self.label,
+            marks: &self.marks,
+        }
     }
 }
 

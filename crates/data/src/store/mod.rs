@@ -12,5 +12,5 @@ pub use chunks::ChunkStart;
 pub(crate) use chunks::{Chunk, Filler, StreamOrder, StreamSource, chunk_bytes, first_chunk};
 pub(crate) use example::count_loss;
 pub use example::{Example, ExampleRef};
-pub(crate) use record::{Entry, Group, Layout, RecordFormat, Records, Sequence};
+pub(crate) use record::{Entry, Group, Layout, PerToken, RecordFormat, Records, Sequence};
 pub(crate) use stored::{Store, StoreReader, Totals};

@@ -1,19 +1,20 @@
 //! A sequence in few bytes: what all of memory, cache and stream hold.
 //!
 //! ```text
-//! label · number of runs · length of each run · tokens
+//! label · number of runs · length of each run · marks · tokens
 //! ```
 //!
 //! Runs (variable-length numbers) say in turn how many positions bear no loss and how many do. A token takes two bytes
 //! where the vocabulary allows, else four. A position's target is the token behind it; where the last position bears
-//! loss, one token more is stored for it. The label, four bytes, is only there where the content has labels.
+//! loss, one token more is stored for it. The label, four bytes, is only there where the content has labels, and so are
+//! marks: how many, and for each the positions since the one before and four bytes.
 //!
 //! An example has one record per stream; those of its streams lie one behind another, as do the examples of a group.
 
 use crate::NO_LOSS;
-use crate::batch::NO_LABEL;
+use crate::batch::{NO_LABEL, NO_MARK};
 use crate::dataset::Options;
-use crate::tokenize::Tokenizer;
+use crate::tokenize::{Masked, Tokenizer};
 
 /// Where a sequence lies, and what a plan needs to know about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,6 +53,7 @@ impl Width {
 pub(crate) struct RecordFormat {
     pub width: Width,
     pub labelled: bool,
+    pub marked: bool,
 }
 
 /// How the records of a dataset are written and belong together.
@@ -68,7 +70,7 @@ impl Layout {
     pub(crate) fn of(tokenizer: &Tokenizer, options: &Options) -> Self {
         let content = options.content;
         let width = Width::of(tokenizer.vocab_size().max(content.token_ids()));
-        let format = RecordFormat { width, labelled: content.has_labels() };
+        let format = RecordFormat { width, labelled: content.has_labels(), marked: content.has_marks() };
         Self { format, group: content.group(), streams: content.streams() }
     }
 
@@ -89,26 +91,34 @@ pub(crate) struct Sequence<'a> {
     pub bears: &'a dyn Fn(usize) -> bool,
     pub closing: Option<u32>,
     pub label: Option<i32>,
+    /// Positions that have a number of their own, in order.
+    pub marks: &'a [(usize, f32)],
 }
 
 impl<'a> Sequence<'a> {
     /// None of its positions bears loss.
     pub(crate) fn without_loss(tokens: &'a [u32]) -> Self {
-        Self { tokens, bears: &|_| false, closing: None, label: None }
+        Self { tokens, bears: &|_| false, closing: None, label: None, marks: &[] }
+    }
+
+    /// Position `i` is to predict token `i + 1`, if that one is to be learnt.
+    pub(crate) fn of(masked: &'a Masked, bears: &'a dyn Fn(usize) -> bool) -> Self {
+        Self { bears, marks: &masked.marks, ..Self::without_loss(&masked.tokens) }
     }
 }
 
 /// The most bytes a sequence of `tokens` tokens can take: every position a run of its own.
 pub(crate) fn bytes_max(tokens: usize, format: RecordFormat) -> usize {
     let label = if format.labelled { LABEL_BYTES } else { 0 };
-    10 + label + 2 * tokens + (tokens + 1) * format.width.bytes()
+    let marks = if format.marked { 5 + tokens * (1 + size_of::<f32>()) } else { 0 };
+    10 + label + marks + 2 * tokens + (tokens + 1) * format.width.bytes()
 }
 
 const LABEL_BYTES: usize = size_of::<i32>();
 
 /// Appends a sequence's record. The entry's offset is where it begins in `out`.
 pub(crate) fn write(sequence: &Sequence<'_>, format: RecordFormat, out: &mut Vec<u8>) -> Entry {
-    let Sequence { tokens, bears, closing, label } = sequence;
+    let Sequence { tokens, bears, closing, label, marks } = sequence;
     let (offset, count) = (out.len(), tokens.len());
     if format.labelled {
         out.extend_from_slice(&label.unwrap_or(NO_LABEL).to_le_bytes());
@@ -131,6 +141,15 @@ pub(crate) fn write(sequence: &Sequence<'_>, format: RecordFormat, out: &mut Vec
         put_number(end - before, out);
         before = end;
     }
+    if format.marked {
+        put_number(marks.len(), out);
+        let mut before = 0;
+        for (position, mark) in *marks {
+            put_number(position - before, out);
+            out.extend_from_slice(&mark.to_le_bytes());
+            before = *position;
+        }
+    }
     for token in tokens.iter().chain(closing) {
         match format.width {
             Width::Two => out.extend_from_slice(&(*token as u16).to_le_bytes()),
@@ -144,14 +163,22 @@ pub(crate) fn write(sequence: &Sequence<'_>, format: RecordFormat, out: &mut Vec
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Reads a record into the slices of a micro-batch; both have the sequence's length. Only the main stream has targets.
-/// Returns the label, if records have one.
+/// What each token of the main stream has beside itself.
+pub(crate) struct PerToken<'a> {
+    pub targets: &'a mut [i32],
+    /// Empty where the content has no marks.
+    pub marks: &'a mut [f32],
+}
+
+/// Reads a record into the slices of a micro-batch, which have the sequence's length. Only the main stream has more than
+/// tokens. Returns the label, if records have one.
 pub(crate) fn read(
     record: &[u8],
     format: RecordFormat,
     tokens: &mut [i32],
-    mut targets: Option<&mut [i32]>,
+    beside: Option<PerToken<'_>>,
 ) -> Result<Option<i32>, Malformed> {
+    let (mut targets, marks) = beside.map_or((None, None), |beside| (Some(beside.targets), Some(beside.marks)));
     let (count, width) = (tokens.len(), format.width);
     let mut rest = record;
     let label = if format.labelled { Some(take_label(&mut rest)?) } else { None };
@@ -167,6 +194,9 @@ pub(crate) fn read(
             targets[begin..end].fill(if bearing { 0 } else { NO_LOSS });
         }
         (begin, bearing) = (end, !bearing);
+    }
+    if format.marked {
+        take_marks(&mut rest, count, marks)?;
     }
     // `bearing` has been turned over behind the last run.
     let closing = runs > 0 && !bearing;
@@ -194,6 +224,26 @@ pub(crate) fn read(
         }
     }
     Ok(label)
+}
+
+fn take_marks(from: &mut &[u8], tokens: usize, marks: Option<&mut [f32]>) -> Result<(), Malformed> {
+    let mut marks = marks.filter(|marks| marks.len() == tokens);
+    if let Some(marks) = &mut marks {
+        marks.fill(NO_MARK);
+    }
+    let mut position = 0;
+    for _ in 0..take_number(from)? {
+        position += take_number(from)?;
+        let (mark, rest) = from.split_first_chunk().ok_or(Malformed)?;
+        *from = rest;
+        if position >= tokens {
+            return Err(Malformed);
+        }
+        if let Some(marks) = &mut marks {
+            marks[position] = f32::from_le_bytes(*mark);
+        }
+    }
+    Ok(())
 }
 
 fn take_label(from: &mut &[u8]) -> Result<i32, Malformed> {
@@ -248,10 +298,10 @@ impl Records {
         entry: &Entry,
         format: RecordFormat,
         tokens: &mut [i32],
-        targets: Option<&mut [i32]>,
+        beside: Option<PerToken<'_>>,
     ) -> Result<Option<i32>, Malformed> {
         let range = entry.offset as usize..entry.offset as usize + entry.bytes as usize;
-        read(self.bytes.get(range).ok_or(Malformed)?, format, tokens, targets)
+        read(self.bytes.get(range).ok_or(Malformed)?, format, tokens, beside)
     }
 
     /// Takes some of its consecutive records out as a group again.
@@ -314,16 +364,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn format(width: Width) -> RecordFormat {
-        RecordFormat { width, labelled: false }
+        RecordFormat { width, labelled: false, marked: false }
     }
 
     fn round_trip(tokens: &[u32], learn: &[bool], closing: Option<u32>, width: Width) -> (Vec<i32>, Vec<i32>, Entry) {
         let mut out = vec![9; 3];
         let bears = |position: usize| learn[position];
-        let entry = write(&Sequence { tokens, bears: &bears, closing, label: None }, format(width), &mut out);
+        let entry =
+            write(&Sequence { bears: &bears, closing, ..Sequence::without_loss(tokens) }, format(width), &mut out);
         assert!(entry.bytes as usize <= bytes_max(tokens.len(), format(width)));
         let (mut got, mut targets) = (vec![7; tokens.len()], vec![7; tokens.len()]);
-        let read = read(&out[entry.offset as usize..], format(width), &mut got, Some(&mut targets));
+        let beside = PerToken { targets: &mut targets, marks: &mut [] };
+        let read = read(&out[entry.offset as usize..], format(width), &mut got, Some(beside));
         assert_eq!(read, Ok(None));
         (got, targets, entry)
     }
@@ -344,7 +396,7 @@ mod tests {
         fn labels_and_streams_without_targets_are_read(
             tokens in prop::collection::vec(0u32..60_000, 0..50), label in prop::option::of(0i32..i32::MAX), learn: bool,
         ) {
-            let format = RecordFormat { width: Width::Two, labelled: true };
+            let format = RecordFormat { width: Width::Two, labelled: true, marked: false };
             let sequence = Sequence { label, bears: &|_| learn, ..Sequence::without_loss(&tokens) };
             let mut out = Vec::new();
             let entry = write(&sequence, format, &mut out);
@@ -353,6 +405,23 @@ mod tests {
             let mut got = vec![7; tokens.len()];
             prop_assert_eq!(read(&out, format, &mut got, None), Ok(Some(label.unwrap_or(NO_LABEL))));
             prop_assert!(got.iter().zip(&tokens).all(|(a, b)| *a == *b as i32));
+        }
+
+        #[test]
+        fn marks_are_read(marks in prop::collection::vec(prop::option::of(0f32..9.0), 1..300)) {
+            let format = RecordFormat { width: Width::Two, labelled: false, marked: true };
+            let tokens = vec![3; marks.len()];
+            let sparse: Vec<(usize, f32)> = marks.iter().enumerate().filter_map(|(i, mark)| Some((i, (*mark)?))).collect();
+            let mut out = Vec::new();
+            write(&Sequence { marks: &sparse, ..Sequence::without_loss(&tokens) }, format, &mut out);
+            prop_assert!(out.len() <= bytes_max(tokens.len(), format));
+            let count = tokens.len();
+            let (mut got, mut targets, mut read_marks) = (vec![7; count], vec![7; count], vec![7.0; count]);
+            let beside = PerToken { targets: &mut targets, marks: &mut read_marks };
+            prop_assert_eq!(read(&out, format, &mut got, Some(beside)), Ok(None));
+            let expected: Vec<f32> = marks.into_iter().map(|mark| mark.unwrap_or(NO_MARK)).collect();
+            prop_assert_eq!(read_marks, expected);
+            prop_assert!(got.iter().all(|&token| token == 3));
         }
 
         #[test]
@@ -378,9 +447,9 @@ mod tests {
             mut bytes in prop::collection::vec(any::<u8>(), 0..60), count in 0usize..30,
         ) {
             let (mut tokens, mut targets) = (vec![0; count], vec![0; count]);
-            let _ = read(&bytes, format(Width::Two), &mut tokens, Some(&mut targets));
+            let _ = read(&bytes, format(Width::Two), &mut tokens, Some(PerToken { targets: &mut targets, marks: &mut [] }));
             bytes.truncate(bytes.len() / 2);
-            let _ = read(&bytes, RecordFormat { width: Width::Four, labelled: true }, &mut tokens, None);
+            let _ = read(&bytes, RecordFormat { width: Width::Four, labelled: true, marked: true }, &mut tokens, None);
         }
     }
 }

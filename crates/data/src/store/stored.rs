@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::cache::{CacheFile, CacheReader, reader_bytes};
-use super::record::{Entry, Layout, RecordFormat, Records};
+use super::record::{Entry, Layout, PerToken, RecordFormat, Records};
 use crate::batch::STREAMS_MAX;
 use crate::error::DataError;
 
@@ -111,13 +111,13 @@ impl StoreReader {
         &mut self,
         entry: &Entry,
         tokens: &mut [i32],
-        targets: Option<&mut [i32]>,
+        beside: Option<PerToken<'_>>,
     ) -> Result<Option<i32>, DataError> {
         match self {
             Self::Memory(records, format) => {
-                records.read(entry, *format, tokens, targets).map_err(|_| DataError::Malformed)
+                records.read(entry, *format, tokens, beside).map_err(|_| DataError::Malformed)
             }
-            Self::Cached(reader) => reader.read(entry, tokens, targets),
+            Self::Cached(reader) => reader.read(entry, tokens, beside),
         }
     }
 }

@@ -195,9 +195,11 @@ impl<At: Copy> Cutter<At> {
 
     fn push_whole(&mut self, place: &Place, mut masked: Masked, counts: &mut Counts) -> Result<(), DataError> {
         let Some(cut) = self.fit(place, &mut masked.tokens, self.max_length, counts)? else { return Ok(()) };
-        masked.learn.truncate(masked.tokens.len());
+        masked.truncate(masked.tokens.len());
         // The first token is nobody's target.
-        if !masked.learn.iter().skip(1).any(|&learn| learn) {
+        let learns = masked.learn.iter().skip(1).any(|&learn| learn);
+        // What is left of a list that lost candidates is one as long as it compares two.
+        if !learns || (self.content == Content::Candidates && masked.marks.len() < 2) {
             counts.skipped += 1;
             return Ok(());
         }
@@ -216,7 +218,7 @@ impl<At: Copy> Cutter<At> {
             }
             let (tokens, closing) = (&rest[..self.max_length], Some(rest[self.max_length]));
             group.clear();
-            group.push(&Sequence { tokens, bears: &|_| true, closing, label: None }, self.format);
+            group.push(&Sequence { bears: &|_| true, closing, ..Sequence::without_loss(tokens) }, self.format);
             self.use_up(self.max_length);
             self.emitted += 1;
             return true;
@@ -224,14 +226,13 @@ impl<At: Copy> Cutter<At> {
         let Some(ready) = self.ready.take() else { return false };
         group.clear();
         match &ready {
-            Ready::One(Masked { tokens, learn }) => {
-                // Position `i` is to predict token `i + 1`, if that one is to be learnt.
-                let bears = |position: usize| learn[position + 1];
-                group.push(&Sequence { tokens, bears: &bears, closing: None, label: None }, self.format);
+            Ready::One(masked) => {
+                group.push(&Sequence::of(masked, &|position| masked.learn[position + 1]), self.format)
             }
             Ready::Pair(pair) => {
                 for side in pair {
-                    group.push(&Sequence::without_loss(&side.tokens), self.format);
+                    let bears = |position: usize| self.content == Content::PairedAnswers && side.learn[position + 1];
+                    group.push(&Sequence::of(side, &bears), self.format);
                 }
             }
             Ready::Labelled(tokens, label) => {
@@ -239,7 +240,7 @@ impl<At: Copy> Cutter<At> {
             }
             Ready::SourceTarget { source, target } => {
                 let (closing, tokens) = (target.last().copied(), &target[..target.len() - 1]);
-                group.push(&Sequence { tokens, bears: &|_| true, closing, label: None }, self.format);
+                group.push(&Sequence { bears: &|_| true, closing, ..Sequence::without_loss(tokens) }, self.format);
                 group.push(&Sequence::without_loss(source), self.format);
             }
         }
@@ -253,7 +254,7 @@ impl<At: Copy> Cutter<At> {
         let last = rest.len() == self.max_length || (self.emitted == 0 && rest.len() > 1);
         if last {
             group.clear();
-            group.push(&Sequence { tokens: rest, bears: &|_| true, closing: None, label: None }, self.format);
+            group.push(&Sequence { bears: &|_| true, ..Sequence::without_loss(rest) }, self.format);
             self.emitted += 1;
         } else {
             counts.tail_tokens += rest.len() as u64;

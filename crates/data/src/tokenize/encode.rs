@@ -7,7 +7,7 @@ use super::pairs;
 use crate::content::Content;
 use crate::dataset::Options;
 use crate::error::{DataError, Place};
-use crate::format::{Classes, RowFormat, Sample, as_conversation};
+use crate::format::{Candidates, Classes, RowFormat, Sample, as_conversation, margin};
 use crate::read::Row;
 use crate::template::ChatTemplate;
 use crate::tokenize::Tokenizer;
@@ -16,7 +16,7 @@ use crate::tokenize::Tokenizer;
 const FALLBACK: &str = "chatml";
 
 /// The tokens of one row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum EncodedRow {
     One(Masked),
     /// The preferred side first.
@@ -83,10 +83,24 @@ impl<'a> Encoder<'a> {
                     target: self.encode_text(&row.at, &response)?.tokens,
                 })
             }
-            Content::Text | Content::Answers | Content::Pairs => match self.format.read(row)? {
+            Content::Candidates => match (self.format.read(row)?, self.template()) {
+                (Sample::Messages { messages, tools, labels }, Some(template)) => {
+                    let bad = |reason| DataError::BadCandidates { at: row.at.clone(), reason };
+                    let candidates = Candidates::read(&labels).map_err(bad)?;
+                    let ranked = mask::ranked(self.tokenizer, template, &row.at, &messages, &tools, &candidates);
+                    ranked.map(EncodedRow::One)
+                }
+                _ => Err(DataError::NoCandidates { at: row.at.clone(), found: self.format.name() }),
+            },
+            _ => match self.format.read(row)? {
                 Sample::Pair(preference) => {
                     let fallback = self.fallback.as_ref();
-                    pairs::encode(&preference, self.tokenizer, fallback, &row.at).map(EncodedRow::Pair)
+                    let mut pair = pairs::encode(&preference, self.tokenizer, fallback, &row.at)?;
+                    if self.content == Content::PairsWithMargin {
+                        let last = pair[0].tokens.len().saturating_sub(1);
+                        pair[0].marks = vec![(last, margin(row)?)];
+                    }
+                    Ok(EncodedRow::Pair(pair))
                 }
                 sample => self.encode_one(row, sample).map(EncodedRow::One),
             },

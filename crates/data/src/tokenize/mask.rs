@@ -8,23 +8,32 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::error::{DataError, Place};
-use crate::format::{CALLS, is_learnt};
+use crate::format::{CALLS, Candidates, is_learnt};
 use crate::template::{ChatTemplate, Rendered, strip};
 use crate::tokenize::{Encoded, Tokenizer};
 use crate::visible::visible;
 
 /// Tokens with, for each, whether the model is to learn to produce it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Masked {
     pub tokens: Vec<u32>,
     pub learn: Vec<bool>,
+    /// Positions that have a number of their own, in order.
+    pub marks: Vec<(usize, f32)>,
 }
 
 impl Masked {
     /// All tokens to be learnt, or none.
     pub(crate) fn all(tokens: Vec<u32>, learn: bool) -> Self {
         let learn = vec![learn; tokens.len()];
-        Self { tokens, learn }
+        Self { tokens, learn, marks: Vec::new() }
+    }
+
+    /// Keeps the beginning.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        self.learn.truncate(length);
+        self.marks.retain(|(position, _)| *position < length);
     }
 }
 
@@ -66,6 +75,27 @@ pub(crate) fn conversation(
     let (text, answers) = answer_spans(template, at, messages, tools)?;
     // The template writes the beginning-of-sequence token itself.
     encode(tokenizer, at, &text, false, &answers)
+}
+
+/// As [`conversation`], with the last token of every candidate marked.
+pub(crate) fn ranked(
+    tokenizer: &Tokenizer,
+    template: &ChatTemplate,
+    at: &Place,
+    messages: &[Value],
+    tools: &Value,
+    candidates: &Candidates,
+) -> Result<Masked, DataError> {
+    let (text, answers) = answer_spans(template, at, messages, tools)?;
+    let ends = candidates.ends(&text, &answers);
+    let ends = ends.map_err(|reason| DataError::BadCandidates { at: at.clone(), reason })?;
+    let (mut masked, offsets) = encode_with_offsets(tokenizer, at, &text, false, &answers)?;
+    for (end, relevance) in ends {
+        let last_byte = end - 1..end;
+        let last = offsets.iter().rposition(|&token| belongs(token, &last_byte));
+        masked.marks.extend(last.map(|position| (position, relevance)));
+    }
+    Ok(masked)
 }
 
 pub(crate) fn require_eos(tokenizer: &Tokenizer) -> Result<u32, DataError> {
@@ -189,11 +219,22 @@ fn encode(
     add_special: bool,
     answers: &[Range<usize>],
 ) -> Result<Masked, DataError> {
+    Ok(encode_with_offsets(tokenizer, at, text, add_special, answers)?.0)
+}
+
+/// Also which bytes of the text each token stands for.
+fn encode_with_offsets(
+    tokenizer: &Tokenizer,
+    at: &Place,
+    text: &str,
+    add_special: bool,
+    answers: &[Range<usize>],
+) -> Result<(Masked, Vec<(usize, usize)>), DataError> {
     let Encoded { ids, offsets } = tokenizer
         .encode_with_offsets(text, add_special)
         .map_err(|error| DataError::Tokenise { at: at.clone(), reason: error.to_string() })?;
-    let learn = offsets.into_iter().map(|token| answers.iter().any(|answer| belongs(token, answer))).collect();
-    Ok(Masked { tokens: ids, learn })
+    let learn = offsets.iter().map(|&token| answers.iter().any(|answer| belongs(token, answer))).collect();
+    Ok((Masked { tokens: ids, learn, marks: Vec::new() }, offsets))
 }
 
 /// A token belongs to an answer when it stands for at least one of its bytes: one that straddles the boundary carries the

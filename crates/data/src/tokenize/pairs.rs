@@ -64,6 +64,8 @@ pub(crate) fn cut(pair: &mut [Masked; 2], max_length: usize, bos: Option<u32>) -
     for side in pair {
         side.tokens.drain(kept..kept + excess);
         side.learn.drain(kept..kept + excess);
+        // Marks stand in answers, which are behind what is taken off.
+        side.marks.iter_mut().for_each(|(position, _)| *position -= excess);
     }
     Cut::Shortened
 }
@@ -93,7 +95,7 @@ mod tests {
     fn side(prompt: &str, answer: &str) -> Masked {
         let tokens = prompt.bytes().chain(answer.bytes()).map(u32::from).collect();
         let learn = prompt.bytes().map(|_| false).chain(answer.bytes().map(|_| true)).collect();
-        Masked { tokens, learn }
+        Masked { tokens, learn, ..Masked::default() }
     }
 
     fn text(side: &Masked) -> String {

@@ -1,8 +1,8 @@
 //! Rows with a class, and rows with a source and a target.
 
 use plimsoll_data::{
-    Amount, BadRows, Classes, Content, DataError, Feed, Format, NO_LABEL, NO_LOSS, Options, OverLong, RowFormat,
-    Sources,
+    Amount, BadRows, Classes, Content, DataError, Feed, Format, NO_LABEL, NO_LOSS, NO_MARK, Options, OverLong,
+    RowFormat, Sources,
 };
 use serde_json::{Value, json};
 
@@ -80,6 +80,30 @@ fn a_start_beyond_the_tokenizer_survives() {
     let content = Content::SourceTarget { decoder_start: 70_000 };
     let data = build(&[json!({"prompt": "a", "response": "b"})], &plain_tokenizer(), &Options::new(content, 16));
     assert_eq!(data.expect("builds").get(0).tokens[0], 70_000);
+}
+
+/// The last token of what is compared has its number; all others have none.
+#[test]
+fn candidates_and_margins_are_marked() {
+    let marked = |content: Content, row: serde_json::Value| {
+        let data = build(&[row], &plain_tokenizer(), &Options::new(content, 256)).expect("builds");
+        let example = data.get(0);
+        let marks = example.marks.iter().enumerate().filter(|(_, mark)| **mark != NO_MARK);
+        let until = |position: usize| text(&example.tokens[..=position]);
+        marks.map(|(position, mark)| (until(position), *mark)).collect::<Vec<_>>()
+    };
+    let turn = |from: &str, value: &str| json!({"from": from, "value": value});
+    let turns = [turn("human", "one or two"), turn("gpt", "one"), turn("human", "?"), turn("gpt", "two")];
+    let found = marked(Content::Candidates, json!({"conversations": turns, "auxiliary_labels": [0.5, 2]}));
+    assert_eq!(found.iter().map(|(_, mark)| *mark).collect::<Vec<_>>(), [0.5, 2.0]);
+    assert!(found[0].0.contains("one") && !found[0].0.contains("?"), "{found:?}");
+    assert!(found[1].0.contains("two<"), "the whole turn with its end: {found:?}");
+    let texts = json!([{"text": "two", "relevance": 3}, {"text": "one", "relevance": 0}]);
+    let found = marked(Content::Candidates, json!({"conversations": turns, "labels": texts}));
+    assert!(found[0].0.ends_with("one or two") && found[1].0.ends_with("one"), "{found:?}");
+    assert_eq!((found[0].1, found[1].1), (3.0, 0.0));
+    let pair = json!({"prompt": "p", "chosen": "yes", "rejected": "no", "margin": 0.75});
+    assert_eq!(marked(Content::PairsWithMargin, pair), [("pyes<|end|>".to_owned(), 0.75)]);
 }
 
 #[test]

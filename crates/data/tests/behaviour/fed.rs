@@ -58,8 +58,14 @@ pub fn rows_of(content: Content, count: usize) -> Vec<Value> {
     match content {
         Content::Text => (0..count).map(|i| json!({"text": format!("{i} ").repeat(1 + i % 23)})).collect(),
         Content::Answers => numbered(0, count),
-        Content::Pairs => {
-            (0..count).map(|i| json!({"prompt": format!("{i}"), "chosen": "yes", "rejected": "no"})).collect()
+        Content::Pairs | Content::PairsWithMargin | Content::PairedAnswers => (0..count)
+            .map(|i| json!({"prompt": format!("{i}"), "chosen": "yes", "rejected": "no", "margin": i % 4}))
+            .collect(),
+        Content::Candidates => {
+            let turns =
+                ["a", "b"].map(|turn| [json!({"from": "human", "value": "?"}), json!({"from": "gpt", "value": turn})]);
+            let row = |i: usize| json!({"conversations": turns.concat(), "auxiliary_labels": [i % 3, 1]});
+            (0..count).map(row).collect()
         }
         Content::Labelled => {
             (0..count).map(|i| json!({"text": format!("{i} {}", "x".repeat(i % 9)), "label": i % 5})).collect()
@@ -70,9 +76,16 @@ pub fn rows_of(content: Content, count: usize) -> Vec<Value> {
     }
 }
 
-/// Every kind of content.
-pub const CONTENTS: [Content; 5] =
-    [Content::Text, Content::Answers, Content::Pairs, Content::Labelled, Content::SourceTarget { decoder_start: 7 }];
+/// Every kind of content whose rows are short.
+pub const CONTENTS: [Content; 7] = [
+    Content::Text,
+    Content::Answers,
+    Content::Pairs,
+    Content::Labelled,
+    Content::SourceTarget { decoder_start: 7 },
+    Content::PairsWithMargin,
+    Content::PairedAnswers,
+];
 
 pub fn options_for(content: Content) -> Options {
     Options { max_source_length: SOURCE_LENGTH, ..Options::new(content, MAX_LENGTH) }

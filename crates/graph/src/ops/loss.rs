@@ -11,15 +11,19 @@ pub struct LossGrad {
     pub weight: bool,
 }
 
-/// Inputs `hidden [N, D], W [V, D], targets [N], scale [1] f32, loss [1] f64, [weights [N] f32], [dW]`;
-/// outputs `loss + scale·Σ weight·nll, [nll [N] f32], [d_hidden, [dW]]`. Targets below zero bear no loss, and their `nll` is
-/// zero; without `weights` every other token weighs one. `nll` is each token's negative log-likelihood, unweighted.
-/// With `softcap = c`, logits pass through `c·tanh(z / c)`.
+/// Inputs `hidden [N, D], W [V, D], targets [N], [scale [1] f32, loss [1] f64], [weights [N] f32], [dW]`;
+/// outputs `[loss + scale·Σ weight·nll], [nll [N] f32], [d_hidden, [dW]]`. Targets below zero bear no loss, and their `nll`
+/// is zero; without `weights` every other token weighs one, and without `total` the scale is one. `nll` is each token's
+/// negative log-likelihood, unweighted. With `softcap = c`, logits pass through `c·tanh(z / c)`.
+///
+/// Without `total` it only says how likely tokens are. What a loss further on makes of that comes back as the weights of a
+/// second run, which makes the gradients: the logits are computed twice then, because they never lie in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VocabLoss {
     pub softcap: Option<f32>,
     /// Into how many chunks the tokens are divided.
     pub chunks: usize,
+    pub total: bool,
     pub weights: bool,
     pub nll: bool,
     pub grad: Option<LossGrad>,
@@ -28,31 +32,42 @@ pub struct VocabLoss {
 impl VocabLoss {
     /// Every loss-bearing token weighs one, and only their sum is wanted.
     pub fn new(softcap: Option<f32>, chunks: usize) -> Self {
-        Self { softcap, chunks, weights: false, nll: false, grad: None }
+        Self { softcap, chunks, total: true, weights: false, nll: false, grad: None }
+    }
+
+    /// Only each token's negative log-likelihood is wanted.
+    pub fn likelihoods(softcap: Option<f32>, chunks: usize) -> Self {
+        Self { total: false, nll: true, ..Self::new(softcap, chunks) }
     }
 
     pub fn chunk_rows(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.chunks.max(1))
     }
 
+    /// Position of the scale among the inputs; that of the loss follows, which is the first output.
+    pub fn scale_input(&self) -> Option<usize> {
+        self.total.then_some(3)
+    }
+
     /// Position of the tokens' weights among the inputs.
     pub fn weights_input(&self) -> Option<usize> {
-        self.weights.then_some(5)
+        self.weights.then_some(3 + 2 * usize::from(self.total))
     }
 
     /// Position of the weight matrix's gradient among the inputs.
     pub fn weight_grad_input(&self) -> Option<usize> {
-        self.grad.is_some_and(|grad| grad.weight).then_some(5 + usize::from(self.weights))
+        let before = 3 + 2 * usize::from(self.total) + usize::from(self.weights);
+        self.grad.is_some_and(|grad| grad.weight).then_some(before)
     }
 
     /// Position of the tokens' negative log-likelihoods among the outputs.
     pub fn nll_output(&self) -> Option<usize> {
-        self.nll.then_some(1)
+        self.nll.then_some(usize::from(self.total))
     }
 
     /// Position of the hidden state's gradient among the outputs; that of the weight matrix follows.
     pub fn grad_output(&self) -> Option<usize> {
-        self.grad.map(|_| 1 + usize::from(self.nll))
+        self.grad.map(|_| usize::from(self.total) + usize::from(self.nll))
     }
 
     /// Logits are written and read as float32, twice for their gradient, which is written in the products' type.
@@ -70,14 +85,15 @@ impl OpRule for VocabLoss {
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
         let weight_grad = self.weight_grad_input();
-        expect_inputs(self.name(), inputs, 5 + usize::from(self.weights) + usize::from(weight_grad.is_some()))?;
+        let count = 3 + 2 * usize::from(self.total) + usize::from(self.weights) + usize::from(weight_grad.is_some());
+        expect_inputs(self.name(), inputs, count)?;
         let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
         expect_shape(self.name(), inputs, 1, &[inputs[1].shape.rows(), cols])?;
         expect_shape(self.name(), inputs, 2, &[rows])?;
         if let Some(at) = self.weights_input() {
             expect_shape(self.name(), inputs, at, &[rows])?;
         }
-        let mut outputs = vec![same_as(inputs[4])];
+        let mut outputs: Vec<Value> = self.scale_input().map(|at| same_as(inputs[at + 1])).into_iter().collect();
         if self.nll {
             outputs.push(output(&[rows], DType::F32, Role::Loss, inputs[0].extent));
         }
@@ -89,7 +105,8 @@ impl OpRule for VocabLoss {
     }
 
     fn aliases(&self) -> Vec<Alias> {
-        let mut aliases = vec![Alias::Must { output: 0, input: 4 }];
+        let loss = self.scale_input().map(|at| Alias::Must { output: 0, input: at + 1 });
+        let mut aliases: Vec<Alias> = loss.into_iter().collect();
         if let Some(output) = self.grad_output() {
             aliases.push(Alias::May { output, input: 0 });
             aliases.extend(self.weight_grad_input().map(|input| Alias::Must { output: output + 1, input }));
@@ -129,17 +146,26 @@ impl OpRule for VocabLoss {
 
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let (hidden, weight) = (node.inputs[0], node.inputs[1]);
-        // Gradients are those of the loss; what is computed from `nll` reaches the model as `weights`, if at all.
-        if let Some(nll) = self.nll_output().map(|at| node.outputs[at]).filter(|&nll| pass.grad(nll).is_some()) {
-            let value = pass.value(nll).name.clone();
-            return Err(GraphError::NotDifferentiable { op: self.name(), value });
-        }
+        let d_nll = self.nll_output().and_then(|at| pass.grad(node.outputs[at]));
         let weight_grad = pass.trainable(weight);
         if !weight_grad && !pass.needs(hidden) {
             return Ok(());
         }
-        let op = VocabLoss { grad: Some(LossGrad { weight: weight_grad }), ..self.clone() };
         let parameters: &[_] = if weight_grad { &[weight] } else { &[] };
+        let grad = Some(LossGrad { weight: weight_grad });
+        if !self.total {
+            let Some(d_nll) = d_nll else { return Ok(()) };
+            let op = VocabLoss { weights: true, nll: false, grad, ..self.clone() };
+            let inputs = vec![hidden, weight, node.inputs[2], d_nll];
+            let d_hidden = pass.emit_with_parameters(op, inputs, parameters, Some(hidden))?;
+            return pass.accumulate(hidden, d_hidden.expect("asked for"));
+        }
+        // Beside the loss, likelihoods are there to be read.
+        if let (Some(at), Some(_)) = (self.nll_output(), d_nll) {
+            let value = pass.value(node.outputs[at]).name.clone();
+            return Err(GraphError::NotDifferentiable { op: self.name(), value });
+        }
+        let op = VocabLoss { grad, ..self.clone() };
         let d_hidden = pass.rewrite_root(op, node, parameters, ("d_hidden", Class::NONE))?;
         pass.accumulate(hidden, d_hidden)
     }

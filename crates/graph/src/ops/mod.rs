@@ -11,6 +11,8 @@ mod loss;
 mod norm;
 mod optimizer;
 mod position_bias;
+mod preference;
+mod ranking;
 mod rope;
 mod rows;
 mod score;
@@ -30,6 +32,8 @@ pub use optimizer::{
     NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
 };
 pub use position_bias::{PositionBias, PositionBiasGrad};
+pub use preference::{LOG_PROB_MAX, Preference, PreferenceLoss, SequenceLogProb, SequenceLogProbGrad};
+pub use ranking::{LIST_STATS, ListLoss, Ranking};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};
 pub use score::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};

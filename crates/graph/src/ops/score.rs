@@ -5,18 +5,35 @@ use super::LossGrad;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::{BackendTraits, Backward, Class, Extent, GraphError, Node, Product, Role, Value, Work};
 
-/// What `PairLoss` counts: pairs, pairs in which the chosen sequence has the higher score, and the sum of the
-/// differences of the scores.
-pub const PAIR_STATS: usize = 3;
+/// What is counted over pairs: pairs, pairs in which the chosen sequence has the higher score, and the sums of the
+/// differences, of the chosen sequences' scores and of the others'.
+pub const PAIR_STATS: usize = 5;
 
-/// Inputs `hidden [S, D], w [1, D], cu_seqlens [S + 1], scale [1] f32, loss [1] f64, stats [PAIR_STATS] f64, [dw]`;
-/// outputs `loss + scale·Σ −log σ(chosen − rejected), stats, [d_hidden, [dw]]`.
+/// Inputs `hidden [S, D], w [1, D], cu_seqlens [S + 1], scale [1] f32, loss [1] f64, stats [PAIR_STATS] f64,
+/// [margins [S] f32], [dw]`; outputs `loss + scale·Σ loss of a pair, stats, [d_hidden, [dw]]`. The loss of a pair is
+/// `−log σ(chosen − rejected − margin) + centring·(chosen + rejected)²`.
 ///
-/// Sequences lie in pairs, the chosen one first. A sequence's score is `w·hidden[sequence]`. A pair of which either
-/// sequence is empty counts for nothing, and its rows of `d_hidden` are zero.
+/// Sequences lie in pairs, the chosen one first, which has the pair's margin; without `margins` it is zero. A sequence's
+/// score is `w·hidden[sequence]`. A pair of which either sequence is empty counts for nothing, and its rows of `d_hidden`
+/// are zero.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PairLoss {
+    /// Scores that are only compared may drift; this holds them around zero.
+    pub centring: f32,
+    pub margins: bool,
     pub grad: Option<LossGrad>,
+}
+
+impl PairLoss {
+    /// Position of the margins among the inputs.
+    pub fn margins_input(&self) -> Option<usize> {
+        self.margins.then_some(6)
+    }
+
+    /// Position of the weight's gradient among the inputs.
+    pub fn weight_grad_input(&self) -> Option<usize> {
+        self.grad.is_some_and(|grad| grad.weight).then_some(6 + usize::from(self.margins))
+    }
 }
 
 impl OpRule for PairLoss {
@@ -25,31 +42,30 @@ impl OpRule for PairLoss {
     }
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
-        let weight_grad = self.grad.is_some_and(|g| g.weight);
-        expect_inputs(self.name(), inputs, 6 + usize::from(weight_grad))?;
+        let weight_grad = self.weight_grad_input();
+        expect_inputs(self.name(), inputs, 6 + usize::from(self.margins) + usize::from(weight_grad.is_some()))?;
         let (sequences, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
         expect_shape(self.name(), inputs, 1, &[1, cols])?;
         expect_shape(self.name(), inputs, 2, &[sequences + 1])?;
         expect_shape(self.name(), inputs, 5, &[PAIR_STATS])?;
         expect_sequences(self.name(), inputs[0])?;
+        if let Some(at) = self.margins_input() {
+            expect_shape(self.name(), inputs, at, &[sequences])?;
+        }
         let mut outputs = vec![same_as(inputs[4]), same_as(inputs[5])];
         if self.grad.is_some() {
             outputs.push(Value { role: Role::Loss, ..same_as(inputs[0]) });
         }
-        if weight_grad {
-            outputs.push(same_as(inputs[6]));
-        }
+        outputs.extend(weight_grad.map(|at| same_as(inputs[at])));
         Ok(outputs)
     }
 
     fn aliases(&self) -> Vec<Alias> {
         let mut aliases = vec![Alias::Must { output: 0, input: 4 }, Alias::Must { output: 1, input: 5 }];
-        if let Some(grad) = self.grad {
+        if self.grad.is_some() {
             aliases.push(Alias::May { output: 2, input: 0 });
-            if grad.weight {
-                aliases.push(Alias::Must { output: 3, input: 6 });
-            }
         }
+        aliases.extend(self.weight_grad_input().map(|input| Alias::Must { output: 3, input }));
         aliases
     }
 
@@ -76,7 +92,7 @@ impl OpRule for PairLoss {
         if !weight_grad && !pass.needs(hidden) {
             return Ok(());
         }
-        let op = PairLoss { grad: Some(LossGrad { weight: weight_grad }) };
+        let op = PairLoss { grad: Some(LossGrad { weight: weight_grad }), ..self.clone() };
         let parameters: &[_] = if weight_grad { &[weight] } else { &[] };
         let d_hidden = pass.rewrite_root(op, node, parameters, ("d_hidden", Class::NONE))?;
         pass.accumulate(hidden, d_hidden)

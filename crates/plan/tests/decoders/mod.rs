@@ -26,7 +26,7 @@ impl Head for Vocabulary {
         true
     }
     fn loss(&self, o: LossOperands) -> Result<(), GraphError> {
-        let inputs = [o.hidden, o.vocabulary.expect("asked for"), o.targets, o.scale, o.loss];
+        let inputs = [o.hidden, o.vocabulary.expect("asked for"), o.targets, o.terms[0].scale, o.terms[0].loss];
         o.graph.apply(VocabLoss::new(o.softcap, o.chunks), &inputs, "loss", Class::NONE).map(|_| ())
     }
 }
@@ -46,9 +46,10 @@ impl Head for Score {
         PAIR_STATS
     }
     fn loss(&self, o: LossOperands) -> Result<(), GraphError> {
-        let inputs = [o.hidden, o.weights[0], o.boundaries, o.scale, o.loss, o.stats.expect("asked for")];
+        let inputs =
+            [o.hidden, o.weights[0], o.boundaries, o.terms[0].scale, o.terms[0].loss, o.stats.expect("asked for")];
         let names = [("loss", Class::NONE), ("stats", Class::NONE)];
-        o.graph.apply_all(PairLoss { grad: None }, &inputs, &names).map(|_| ())
+        o.graph.apply_all(PairLoss { centring: 0.0, margins: false, grad: None }, &inputs, &names).map(|_| ())
     }
 }
 

@@ -65,6 +65,8 @@ impl Range {
     pub const FRACTION: Self = Self::new(0.0, 1.0);
     /// From 0 to below 1.
     pub const BELOW_ONE: Self = Self::new(0.0, 1.0).below_max();
+    /// From 0 to below a half.
+    pub const BELOW_HALF: Self = Self::new(0.0, 0.5).below_max();
     /// Between 0 and 1, neither allowed.
     pub const BETWEEN: Self = Self::new(0.0, 1.0).above_min().below_max();
 

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `yaml`, `node`, `origin` | text to a tree in which every value knows its place |
 //! | `section` | one definition per key: struct, table and reader from one entry |
-//! | `run`, `data`, `optimizer`, `method`, `model` | the keys, and the typed result |
+//! | `run`, `data`, `optimizer`, `method`, `model`, `tasks` | the keys, and the typed result |
 //! | `schema`, `words`, `kind`, `size`, `sources` | what a key may hold |
 //! | `check`, `nearest`, `elsewhere` | strict errors |
 //! | `paths` | what a relative path is relative to |
@@ -38,6 +38,7 @@ mod schema;
 mod section;
 mod size;
 mod sources;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -56,5 +57,6 @@ pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
 pub use words::{
-    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, ScheduleName, StateStorage,
+    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, RankingLoss, ScheduleName,
+    StateStorage,
 };

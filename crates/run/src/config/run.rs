@@ -17,6 +17,7 @@ use super::schema::{
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
+use super::tasks::{DpoConfig, OrpoConfig, RankingConfig, RewardConfig};
 use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision};
 use crate::failure::Failure;
 
@@ -30,6 +31,16 @@ section! {
         init: Init = word::<Init>(), default "auto";
         /// What is trained for.
         task: String = word_of(&TASK_NAMES), default "sft", also ["stage", "objective"];
+        /// Settings of `task: reward`.
+        reward: RewardConfig = section::<RewardConfig>();
+        /// Settings of `task: ranking`.
+        ranking: RankingConfig = section::<RankingConfig>();
+        /// Settings of `task: dpo`.
+        dpo: DpoConfig = section::<DpoConfig>();
+        /// Settings of `task: orpo`.
+        orpo: OrpoConfig = section::<OrpoConfig>();
+        /// A run's `final` folder, of the same model and method, to start from: its adapters and its head.
+        init_from: Option<PathBuf> = path(PathKind::Plain), also ["resume_from_adapter"];
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
         method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full",
             also ["finetuning_type", "adapter", "peft_config"];

@@ -72,6 +72,11 @@ words!(
 );
 
 words!(
+    /// The loss over the order of candidates.
+    RankingLoss { ListMle = "listmle", ListNet = "listnet", Pairwise = "pairwise" }
+);
+
+words!(
     /// How the optimizer's state is stored.
     StateStorage { Fp32 = "fp32", Bf16 = "bf16", Int8 = "int8" }
 );

@@ -92,8 +92,9 @@ impl Head for Labels {
     }
 
     fn loss(&self, operands: LossOperands) -> Result<(), GraphError> {
-        let LossOperands { graph, hidden, weights, labels, scale, loss, stats, .. } = operands;
-        let inputs = [hidden, weights[0], labels.expect("asked for"), scale, loss, stats.expect("asked for")];
+        let LossOperands { graph, hidden, weights, labels, terms, stats, .. } = operands;
+        let (labels, stats) = (labels.expect("asked for"), stats.expect("asked for"));
+        let inputs = [hidden, weights[0], labels, terms[0].scale, terms[0].loss, stats];
         let names = [("loss", Class::NONE), ("stats", Class::NONE)];
         graph.apply_all(ClassLoss { grad: None }, &inputs, &names).map(|_| ())
     }

@@ -49,6 +49,10 @@ impl Task for Language {
         amounts.loss_tokens
     }
 
+    fn reports_bits_per_byte(&self) -> bool {
+        self.content == Content::Text
+    }
+
     fn hf_class(&self) -> &'static str {
         "CausalLM"
     }
@@ -72,9 +76,15 @@ impl Head for Vocabulary {
     }
 
     fn loss(&self, operands: LossOperands) -> Result<(), GraphError> {
-        let LossOperands { graph, hidden, vocabulary, targets, scale, loss, softcap, chunks, .. } = operands;
-        let vocabulary = vocabulary.expect("asked for");
-        let op = VocabLoss::new(softcap, chunks);
-        graph.apply(op, &[hidden, vocabulary, targets, scale, loss], "loss", Class::NONE).map(|_| ())
+        let LossOperands { graph, hidden, vocabulary, targets, terms, softcap, chunks, training, .. } = operands;
+        let inputs = [hidden, vocabulary.expect("asked for"), targets, terms[0].scale, terms[0].loss];
+        if training {
+            return graph.apply(VocabLoss::new(softcap, chunks), &inputs, "loss", Class::NONE).map(|_| ());
+        }
+        // Evaluation also asks how likely each token is.
+        let op = VocabLoss { nll: true, ..VocabLoss::new(softcap, chunks) };
+        let outputs = graph.apply_all(op, &inputs, &[("loss", Class::NONE), ("nll", Class::NONE)])?;
+        graph.results.push(outputs[1]);
+        Ok(())
     }
 }

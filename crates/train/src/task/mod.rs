@@ -4,6 +4,8 @@
 mod classification;
 mod language;
 mod padding;
+mod preference;
+mod ranking;
 mod reward;
 mod seq2seq;
 
@@ -16,6 +18,8 @@ use serde_json::Value as Json;
 
 pub use classification::Classification;
 pub use language::Language;
+pub use preference::Preference;
+pub use ranking::{Ranking, RankingLoss, RankingSettings};
 pub use reward::Reward;
 pub use seq2seq::Seq2Seq;
 
@@ -55,6 +59,20 @@ impl std::ops::AddAssign for Amounts {
     }
 }
 
+/// A part of the loss: a mean, and its weight in the sum of all parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossPart {
+    pub weight: f64,
+    pub mean_of: u64,
+}
+
+impl LossPart {
+    /// What each addend is multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.weight / self.mean_of.max(1) as f64
+    }
+}
+
 /// What a model is trained to do.
 pub trait Task: Debug + Send + Sync {
     fn name(&self) -> &'static str;
@@ -67,6 +85,11 @@ pub trait Task: Debug + Send + Sync {
     /// What the loss of an update is a mean of.
     fn loss_terms(&self, amounts: &Amounts) -> u64;
 
+    /// The parts that the head makes the loss of, each a mean of its own.
+    fn loss_parts(&self, amounts: &Amounts) -> Vec<LossPart> {
+        vec![LossPart { weight: 1.0, mean_of: self.loss_terms(amounts) }]
+    }
+
     /// Tokens that count as evaluated.
     fn evaluated_tokens(&self, amounts: &Amounts) -> u64 {
         amounts.tokens
@@ -75,6 +98,11 @@ pub trait Task: Debug + Send + Sync {
     /// Named numbers from what the head counted.
     fn metrics(&self, _stats: &[f64]) -> Metrics {
         Metrics::default()
+    }
+
+    /// Whether evaluation reports bits per byte of the texts.
+    fn reports_bits_per_byte(&self) -> bool {
+        false
     }
 
     /// What Hugging Face calls such a model, behind the family's name.
@@ -93,11 +121,31 @@ pub trait Task: Debug + Send + Sync {
 }
 
 /// What a run says about its task.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TaskSettings {
     pub classes: Classes,
+    pub reward: Reward,
+    pub ranking: RankingSettings,
+    pub dpo_beta: f64,
+    /// The share of pairs that are the wrong way round.
+    pub dpo_label_smoothing: f64,
+    pub orpo_lambda: f64,
     /// The token that the model's targets begin with, if it has an encoder.
     pub decoder_start: Option<u32>,
+}
+
+impl Default for TaskSettings {
+    fn default() -> Self {
+        Self {
+            classes: Classes::default(),
+            reward: Reward::default(),
+            ranking: RankingSettings::default(),
+            dpo_beta: 0.1,
+            dpo_label_smoothing: 0.0,
+            orpo_lambda: 0.1,
+            decoder_start: None,
+        }
+    }
 }
 
 /// What a task lacks.
@@ -115,7 +163,10 @@ type Make = fn(&TaskSettings) -> Result<Arc<dyn Task>, TaskLacks>;
 pub const TASKS: &[(&str, Make)] = &[
     ("pretrain", |_| Ok(Arc::new(Language::pretrain()))),
     ("sft", |_| Ok(Arc::new(Language::sft()))),
-    ("reward", |_| Ok(Arc::new(Reward))),
+    ("reward", |settings| Ok(Arc::new(settings.reward))),
+    ("ranking", |settings| Ok(Arc::new(Ranking(settings.ranking)))),
+    ("dpo", |settings| Ok(Arc::new(Preference::dpo(settings.dpo_beta, settings.dpo_label_smoothing)))),
+    ("orpo", |settings| Ok(Arc::new(Preference::orpo(settings.orpo_lambda)))),
     ("seq2seq", |settings| Ok(Arc::new(Seq2Seq::new(settings.decoder_start.ok_or(TaskLacks::DecoderStart)?)))),
     ("classification", |settings| Ok(Arc::new(Classification::new(&settings.classes)?))),
 ];

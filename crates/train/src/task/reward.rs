@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_data::Content;
-use plimsoll_graph::ops::{PAIR_STATS, PairLoss};
+use plimsoll_graph::ops::{LastRows, PAIR_STATS, PairLoss};
 use plimsoll_graph::{Class, GraphError};
 use plimsoll_models::{Head, HeadRows, HeadWeight, LossOperands};
 use serde_json::{Value as Json, json};
@@ -12,9 +12,14 @@ use super::padding::name_padding;
 use super::{Amounts, Task};
 use crate::{Metrics, TextFiles};
 
-/// `−log σ(chosen − rejected)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reward;
+/// `−log σ(chosen − rejected − margin) + centring·(chosen + rejected)²`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Reward {
+    /// Scores that are only compared may drift; this holds them around zero.
+    pub centring: f64,
+    /// Whether rows say by how much the preferred answer is better.
+    pub margin: bool,
+}
 
 impl Task for Reward {
     fn name(&self) -> &'static str {
@@ -22,22 +27,19 @@ impl Task for Reward {
     }
 
     fn content(&self) -> Content {
-        Content::Pairs
+        if self.margin { Content::PairsWithMargin } else { Content::Pairs }
     }
 
     fn head(&self) -> Arc<dyn Head> {
-        Arc::new(Score)
+        Arc::new(Score(*self))
     }
 
     fn loss_terms(&self, amounts: &Amounts) -> u64 {
         amounts.sequences / 2
     }
 
-    /// How well scores tell preferred sequences from the others: the share of pairs whose preferred one has the higher
-    /// score, and the mean difference.
     fn metrics(&self, stats: &[f64]) -> Metrics {
-        let pairs = stats[0].max(1.0);
-        Metrics::new([("accuracy", stats[1] / pairs), ("margin", stats[2] / pairs)])
+        pair_metrics(stats)
     }
 
     fn hf_class(&self) -> &'static str {
@@ -55,9 +57,17 @@ impl Task for Reward {
     }
 }
 
+/// How well rewards tell preferred sequences from the others: the share of pairs whose preferred one has the higher
+/// reward, the mean difference, and the means of both.
+pub(super) fn pair_metrics(stats: &[f64]) -> Metrics {
+    let pairs = stats[0].max(1.0);
+    let [accuracy, margin, chosen, rejected] = [1, 2, 3, 4].map(|at| stats[at] / pairs);
+    Metrics::new([("accuracy", accuracy), ("margin", margin), ("reward_chosen", chosen), ("reward_rejected", rejected)])
+}
+
 /// One number at a sequence's last token.
 #[derive(Debug)]
-struct Score;
+struct Score(Reward);
 
 impl Head for Score {
     fn rows(&self) -> HeadRows {
@@ -68,14 +78,28 @@ impl Head for Score {
         vec![HeadWeight { name: "score.weight".to_owned(), rows: 1 }]
     }
 
+    fn has_marks(&self) -> bool {
+        self.0.margin
+    }
+
     fn stats(&self) -> usize {
         PAIR_STATS
     }
 
     fn loss(&self, operands: LossOperands) -> Result<(), GraphError> {
-        let LossOperands { graph, hidden, weights, boundaries, scale, loss, stats, .. } = operands;
-        let inputs = [hidden, weights[0], boundaries, scale, loss, stats.expect("asked for")];
+        let LossOperands { graph, hidden, weights, boundaries, marks, terms, stats, .. } = operands;
+        let stats = stats.expect("asked for");
+        let mut inputs = vec![hidden, weights[0], boundaries, terms[0].scale, terms[0].loss, stats];
+        if let Some(marks) = marks {
+            inputs.push(graph.apply(LastRows, &[marks, boundaries], "margins", Class::NONE)?);
+        }
         let names = [("loss", Class::NONE), ("stats", Class::NONE)];
-        graph.apply_all(PairLoss { grad: None }, &inputs, &names).map(|_| ())
+        graph
+            .apply_all(
+                PairLoss { centring: self.0.centring as f32, margins: self.0.margin, grad: None },
+                &inputs,
+                &names,
+            )
+            .map(|_| ())
     }
 }

@@ -9,3 +9,4 @@ mod run;
 mod same_bits;
 mod sourced;
 mod support;
+mod tasks;

@@ -21,7 +21,7 @@ const MAX_LENGTH: usize = 24;
 
 /// A reward model of a recipe.
 fn scored(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
-    spec_for(Arc::new(Reward), model, recipe, sequences, max_length)
+    spec_for(Arc::new(Reward::default()), model, recipe, sequences, max_length)
 }
 
 fn lora() -> Lora {
@@ -38,7 +38,7 @@ fn lora() -> Lora {
 fn scored_session(recipe: Recipe, change: impl Fn(&mut Spec)) -> Session {
     let adapted = recipe.lora.is_some();
     let mut session = session(FIXTURE, recipe, SEQUENCES, MAX_LENGTH, |spec| {
-        spec.task = Arc::new(Reward);
+        spec.task = Arc::new(Reward::default());
         change(spec);
     });
     if adapted {
@@ -228,7 +228,8 @@ fn filling_up_does_not_count() {
 /// A model that was trained to speak has no score head; it gets one, and the rest is its own.
 #[test]
 fn a_language_model_gets_a_new_head() {
-    let mut session = session("llama", recipe(None), SEQUENCES, MAX_LENGTH, |spec| spec.task = Arc::new(Reward));
+    let mut session =
+        session("llama", recipe(None), SEQUENCES, MAX_LENGTH, |spec| spec.task = Arc::new(Reward::default()));
     let score = session.parameters().iter().find(|p| p.kind == ParameterKind::Head).expect("a head").clone();
     let mut drawn = vec![0f32; score.shape.elements()];
     session.executor().read_slot(score.slot, &mut drawn).expect("readable");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::layout::{HEADER_BYTES, Header, PAGE_BYTES, PAGE_ENTRIES, checksum, entry_in, page_is_sound};
 use super::sweep::touch;
 use crate::error::DataError;
-use crate::store::record::{self, Entry, RecordFormat};
+use crate::store::record::{self, Entry, PerToken, RecordFormat};
 
 /// Pages of the index kept by a reader. Under a shuffle hardly any is hit twice, in order all are.
 const PAGES_HELD: usize = 64;
@@ -115,7 +115,7 @@ impl CacheReader {
         &mut self,
         entry: &Entry,
         tokens: &mut [i32],
-        targets: Option<&mut [i32]>,
+        beside: Option<PerToken<'_>>,
     ) -> Result<Option<i32>, DataError> {
         self.record.resize(entry.bytes as usize, 0);
         self.cache
@@ -125,7 +125,7 @@ impl CacheReader {
         if checksum(&self.record) != entry.checksum {
             return Err(self.cache.damaged("a record"));
         }
-        record::read(&self.record, self.format, tokens, targets).map_err(|_| self.cache.damaged("a record"))
+        record::read(&self.record, self.format, tokens, beside).map_err(|_| self.cache.damaged("a record"))
     }
 }
 
