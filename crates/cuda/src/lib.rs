@@ -17,6 +17,7 @@ mod attention;
 mod backend;
 mod blas;
 mod cache;
+mod cached;
 mod call;
 mod compile;
 mod context;

@@ -105,6 +105,8 @@ operators!(
     Rope,
     Attention,
     AttentionGrad,
+    CacheWrite,
+    CachedAttention,
     Gated,
     GatedGrad,
     Pointwise,

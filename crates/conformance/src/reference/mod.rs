@@ -6,6 +6,7 @@ mod activation;
 mod adapter;
 mod array;
 mod attention;
+mod cached;
 mod elementwise;
 mod embedding;
 mod finite_difference;
@@ -70,6 +71,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::Rope(op) => vec![rope::rope(op, inputs)],
         Op::Attention(op) => attention::attention(op, inputs),
         Op::AttentionGrad(op) => attention::attention_grad(op, inputs),
+        Op::CacheWrite(op) => vec![cached::cache_write(op, inputs)],
+        Op::CachedAttention(op) => vec![cached::cached_attention(op, inputs)],
         Op::Gated(op) => vec![activation::gated(op, inputs)],
         Op::GatedGrad(op) => vec![activation::gated_grad(op, inputs, masks)],
         Op::Pointwise(op) => vec![activation::pointwise(op, inputs)],
