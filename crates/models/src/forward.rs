@@ -1,5 +1,7 @@
 //! The forward graph over flat tokens: walks a model's description and wires its registered parameters.
 
+mod cached;
+
 use std::collections::HashMap;
 
 use plimsoll_graph::ops::{
@@ -14,9 +16,6 @@ use crate::head::{HeadRows, LossOperands};
 use crate::program::Inputs;
 use crate::registry::{BlockNames, Registry, adapted, head_slot};
 
-/// Sequences sampled side by side at most; their logits are the only full ones there ever are.
-const SAMPLE_SEQUENCES: usize = 16;
-
 /// A graph in the making.
 pub(crate) struct Forward<'a> {
     registry: &'a Registry<'a>,
@@ -24,6 +23,8 @@ pub(crate) struct Forward<'a> {
     inputs: &'a Inputs,
     /// Dropout is for training only.
     training: bool,
+    /// Whether rows see what the cache keeps of their sequences.
+    cached: bool,
     graph: Graph,
     /// The stream whose rows are at hand.
     stream: StreamId,
@@ -49,6 +50,7 @@ impl<'a> Forward<'a> {
             slots,
             inputs,
             training,
+            cached: false,
             graph: Graph::new(),
             stream: StreamId::MAIN,
             last_only: false,
@@ -87,11 +89,11 @@ impl<'a> Forward<'a> {
         Ok(self.graph)
     }
 
-    /// Forward pass to the logits of each sequence's last token, which the host reads.
-    pub(crate) fn sample(mut self) -> Result<Graph, ModelError> {
+    /// Forward pass to the logits of each sequence's last token, which the host reads. No others are ever whole.
+    fn last_logits(mut self) -> Result<Graph, ModelError> {
         let hidden = self.hidden(HeadRows::Tokens)?;
         let (vocabulary, boundaries) = (self.vocabulary()?, self.slot(self.inputs.main().boundaries)?);
-        let sequences = self.registry.batch.main().sequences.min(SAMPLE_SEQUENCES);
+        let sequences = self.inputs.cache.as_ref().map_or(0, |cache| cache.count);
         let op = LastLogits { softcap: self.registry.model.head.softcap, sequences };
         let logits = self.graph.apply(op, &[hidden, vocabulary, boundaries], "logits", Class::NONE)?;
         self.graph.results.push(logits);
@@ -292,6 +294,9 @@ impl<'a> Forward<'a> {
         module: &'a AttentionModule,
         names: &BlockNames,
     ) -> Result<ValueId, ModelError> {
+        if self.cached {
+            return self.cached_attention(x, module, names);
+        }
         let label = |class: &str| format!("{}.{class}", names.own);
         let queries = self.stream;
         let mut operands = Vec::new();

@@ -6,6 +6,7 @@ mod error;
 mod family;
 mod forward;
 mod head;
+mod inference;
 pub mod limits;
 mod parameters;
 mod presets;
@@ -21,6 +22,7 @@ pub use architecture::{
 pub use error::ModelError;
 pub use family::{FAMILIES, Family};
 pub use head::{Head, HeadRows, HeadWeight, LossOperands};
+pub use inference::{CacheInputs, Purpose, build_inference};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use presets::{preset, preset_names};
 pub use program::{Built, Inputs, ParameterGroup, Recipe, StreamInputs, Trained, build};

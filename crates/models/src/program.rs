@@ -1,4 +1,4 @@
-//! A model, a method and an optimizer as one program: micro-step, update, evaluation, sampling.
+//! A model, a method and an optimizer as one program: micro-step, update, evaluation, generation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use plimsoll_graph::{
 };
 
 use crate::forward::Forward;
+use crate::inference::generating;
 use crate::parameters::matches;
 use crate::registry::Registry;
-use crate::{Architecture, Head, Lora, ModelError, Parameter};
+use crate::{Architecture, CacheInputs, Head, Lora, ModelError, Parameter};
 
 /// Parameters that are trained by the same settings.
 #[derive(Debug, Clone)]
@@ -56,7 +57,7 @@ impl Recipe {
 
     pub(crate) fn group_of(&self, hf_name: &str) -> usize {
         let fits = |group: &ParameterGroup| group.patterns.iter().any(|pattern| matches(pattern, hf_name));
-        self.groups.iter().position(fits).unwrap_or(self.groups.len() - 1)
+        self.groups.iter().position(fits).unwrap_or(self.groups.len().saturating_sub(1))
     }
 }
 
@@ -84,6 +85,8 @@ pub struct Inputs {
     /// What the head counts; only there if it does.
     pub stats: Option<SlotId>,
     pub rng_key: SlotId,
+    /// Only there if the program generates text.
+    pub cache: Option<CacheInputs>,
     /// Only there if the model rotates positions.
     pub rotary: Option<SlotId>,
     /// Of each parameter group.
@@ -93,7 +96,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    fn register(
+    pub(crate) fn register(
         slots: &mut SlotTable,
         model: &Architecture,
         head: &dyn Head,
@@ -143,6 +146,7 @@ impl Inputs {
             stats,
             rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed)?,
             rotary,
+            cache: None,
             clip: add("clip", &[2], DType::F32, Role::OptimizerState, Extent::Fixed)?,
         })
     }
@@ -178,6 +182,10 @@ pub struct Trained {
     pub master: Option<SlotId>,
 }
 
+/// Sequences sampled side by side during training at most. Fewer where a micro-batch holds fewer: their cache then takes
+/// about what a micro-batch keeps for its backward pass, whose memory it uses.
+const SAMPLE_SEQUENCES: usize = 16;
+
 /// Builds the program for micro-batches of the given shape.
 pub fn build(
     model: &Architecture,
@@ -191,7 +199,12 @@ pub fn build(
         lora.check(&model.linear_layers())?;
     }
     let mut slots = SlotTable::default();
-    let inputs = Inputs::register(&mut slots, model, head, recipe, batch)?;
+    let mut inputs = Inputs::register(&mut slots, model, head, recipe, batch)?;
+    if head.uses_vocabulary() && model.generates() {
+        let main = batch.main();
+        let count = (main.tokens / main.max_length).clamp(1, SAMPLE_SEQUENCES);
+        inputs.cache = Some(CacheInputs::register(&mut slots, model, recipe.compute, batch, count)?);
+    }
     let registry = Registry::new(model, head, recipe, batch, &mut slots)?;
     let forward = |slots: &SlotTable, training| -> Result<Graph, ModelError> {
         let mut graph = Forward::new(&registry, slots, &inputs, training).loss(loss_chunks)?;
@@ -199,9 +212,9 @@ pub fn build(
         Ok(graph)
     };
     let evaluate = forward(&slots, false)?;
-    let sample = match head.uses_vocabulary() {
-        true => Some(Forward::new(&registry, &slots, &inputs, false).sample()?),
-        false => None,
+    let text = match inputs.cache {
+        Some(_) => generating(&registry, &slots, &inputs)?,
+        None => BTreeMap::new(),
     };
     let mut micro_step = forward(&slots, true)?;
 
@@ -222,8 +235,7 @@ pub fn build(
         (ScheduleId::UPDATE, schedule(update, Cadence::Update, true)),
         (ScheduleId::EVALUATE, schedule(evaluate, Cadence::Aside, true)),
     ]);
-    // Sampling has another shape every time and is never recorded.
-    schedules.extend(sample.map(|graph| (ScheduleId::SAMPLE, schedule(graph, Cadence::Aside, false))));
+    schedules.extend(text);
     let program = Program { batch, slots, schedules };
     Ok(Built { program, parameters: registry.into_parameters(), inputs, trained: states })
 }

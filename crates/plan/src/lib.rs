@@ -8,6 +8,7 @@
 mod assemble;
 mod device;
 mod error;
+mod forward_only;
 pub mod layout;
 pub mod lifetimes;
 mod rates;
@@ -22,6 +23,7 @@ pub mod verify;
 pub use assemble::{Plan, assemble};
 pub use device::{Backing, DeviceProfile, GPU_STAGING_BYTES, device_names, known_device};
 pub use error::PlanError;
+pub use forward_only::{ForwardRequest, plan_forward};
 pub use rates::{AttentionRate, CardRates, ProductGrid, Sustained};
 pub use recompute::Drops;
 pub use report::{Alternative, Categories, DeviceReport, HostReport, Modes, Predicted, Report};

@@ -43,6 +43,10 @@ pub enum TrainError {
     /// Others take or give memory all the time.
     #[error("the GPU's memory does not settle: {times} plans in a row took more than the driver had said")]
     Unsteady { times: usize },
+    #[error("a logit at position {position} is not a number: the weights are damaged, or too large for the precision")]
+    LogitsNotANumber { position: usize },
+    #[error("a prompt has {tokens} tokens, more than the {longest} that were planned for")]
+    LongPrompt { tokens: usize, longest: usize },
     #[error("a model for this task makes no text")]
     NoText,
 }

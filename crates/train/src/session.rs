@@ -1,18 +1,19 @@
 //! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use plimsoll_data::{
     Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, PerStream, TokenStream, pack_groups,
 };
 use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
-use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, rotary_table};
+use plimsoll_models::{Built, Inputs, Parameter, ParameterKind, Recipe, rotary_table};
 use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, Executor};
 
 use crate::prepare::{capacity, per_stream};
-use crate::{Amounts, Metrics, Model, Spec, Task, TrainError, weights};
+use crate::{Amounts, Ending, Metrics, Model, Sampling, Spec, Task, TrainError, weights};
 
 pub struct Session {
     executor: Executor,
@@ -78,6 +79,10 @@ impl Session {
             self.executor.write_slot(slot, &table)?;
         }
         weights::fill(self, checkpoint)
+    }
+
+    pub(crate) fn inputs(&self) -> &Inputs {
+        &self.built.inputs
     }
 
     /// Gives the arena back.
@@ -305,60 +310,8 @@ impl Session {
         stop: Option<u32>,
         max_new: usize,
     ) -> Result<Vec<Vec<u32>>, TrainError> {
-        if prompts.is_empty() {
-            return Ok(Vec::new());
-        }
-        let Some(&buffer) = self.executor.results(ScheduleId::SAMPLE).first() else { return Err(TrainError::NoText) };
-        let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
-        let batch = self.executor.plan().batch.main();
-        let side_by_side = rows.min((batch.tokens / batch.max_length).max(1));
-        let mut answers = Vec::with_capacity(prompts.len());
-        for group in prompts.chunks(side_by_side) {
-            let mut texts: Vec<Vec<u32>> = group.to_vec();
-            let mut done = vec![false; texts.len()];
-            for _ in 0..max_new {
-                for (text, done) in texts.iter().zip(&mut done) {
-                    *done |= text.is_empty() || text.len() >= batch.max_length;
-                }
-                let open: Vec<usize> = (0..texts.len()).filter(|&i| !done[i]).collect();
-                if open.is_empty() {
-                    break;
-                }
-                let flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
-                let active = self.load(&flat)?;
-                self.executor.run(ScheduleId::SAMPLE, active)?;
-                let mut logits = vec![0f32; open.len() * vocab];
-                self.executor.read_result(&buffer, &mut logits)?;
-                for (&i, row) in open.iter().zip(logits.chunks_exact(vocab)) {
-                    let token = likeliest(row);
-                    texts[i].push(token);
-                    done[i] |= Some(token) == stop;
-                }
-            }
-            let new = texts.into_iter().zip(group).map(|(text, prompt)| text[prompt.len()..].to_vec());
-            answers.extend(new);
-        }
-        Ok(answers)
+        let ending = Ending { stop: stop.into_iter().collect(), max_new };
+        let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
+        Ok(all.into_iter().map(|generated| generated.tokens).collect())
     }
-}
-
-/// Sequences one behind another, without targets.
-pub(crate) fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
-    let mut flat = TokenStream::default();
-    for tokens in sequences {
-        flat.tokens.extend(tokens.iter().map(|t| t.cast_signed()));
-        flat.positions.extend(0..tokens.len() as i32);
-        flat.cu_seqlens.push(flat.tokens.len() as i32);
-    }
-    flat.row_ids = vec![0; flat.tokens.len()];
-    MicroBatch {
-        targets: vec![plimsoll_data::NO_LOSS; flat.tokens.len()],
-        streams: vec![flat],
-        ..MicroBatch::default()
-    }
-}
-
-fn likeliest(logits: &[f32]) -> u32 {
-    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-    best.map_or(0, |(index, _)| index as u32)
 }

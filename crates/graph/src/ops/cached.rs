@@ -72,6 +72,10 @@ impl OpRule for CacheWrite {
         Work::memory(0.0, 2.0 * (io.inputs[0].shape.rows() * row_bytes) as f64)
     }
 
+    fn writes_some_columns(&self) -> bool {
+        true
+    }
+
     fn launches(&self) -> usize {
         1
     }

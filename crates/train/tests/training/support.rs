@@ -59,7 +59,7 @@ pub fn on_cuda() -> bool {
 }
 
 /// The device under test.
-fn device() -> (Box<dyn Backend>, DeviceProfile) {
+pub fn device() -> (Box<dyn Backend>, DeviceProfile) {
     let Ok(ordinal) = std::env::var(CUDA_VARIABLE) else {
         let profile = DeviceProfile::cpu(THREADS, 8 << 30, 100e9, 50e9, 20e9);
         return (Box::new(CpuBackend::new(Some(THREADS))), profile);
