@@ -12,6 +12,17 @@ extern "C" fn ask(signal: libc::c_int) {
     }
 }
 
+/// Ctrl-C ends the process again, and what was asked is forgotten.
+pub fn ignore() {
+    STOP.store(false, Ordering::Relaxed);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: restores the default action.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+}
+
 /// Listens for Ctrl-C and for a polite `kill`, and returns what they set.
 pub fn listen() -> &'static AtomicBool {
     let handler = ask as extern "C" fn(libc::c_int);

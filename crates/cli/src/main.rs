@@ -46,6 +46,8 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Train(args) => commands::train::run(args, printer),
         Command::Plan(args) => commands::plan::run(args, printer),
         Command::Bench(args) => commands::bench::run(args, printer),
+        Command::Generate(args) => commands::generate::run(args, printer),
+        Command::Eval(args) => commands::eval::run(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
         Command::Init(args) => commands::init::run(args, printer),
         Command::Tokenizer(command) => commands::tokenizer::run(command, printer),

@@ -62,6 +62,8 @@ impl CacheInputs {
             let Some((module, window)) = cacheable(block) else {
                 return Err(ModelError::NoGeneration(model.family.model_type));
             };
+            // One that no sequence fills hides nothing.
+            let window = window.filter(|&window| window < main.max_length);
             let seen = window.map_or(main.max_length, |window| window.saturating_add(longest_run - 1));
             let capacity = seen.min(main.max_length);
             let dims = [count * capacity, 2 * module.heads.kv_cols()];

@@ -81,7 +81,12 @@ impl From<TrainError> for Failure {
                 from_library(Failure::failed, &error)
             }
             TrainError::Data(error) => error.into(),
-            TrainError::Weights(_) | TrainError::ModelConfig { .. } | TrainError::Vocabulary { .. } => {
+            TrainError::Weights(_)
+            | TrainError::ModelConfig { .. }
+            | TrainError::AdapterConfig { .. }
+            | TrainError::Vocabulary { .. }
+            | TrainError::LongPrompt { .. }
+            | TrainError::LogitsNotANumber { .. } => {
                 from_library(Failure::bad_input, &error)
             }
             TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)

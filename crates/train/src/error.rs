@@ -32,6 +32,9 @@ pub enum TrainError {
     /// A model folder whose `config.json` cannot be used.
     #[error("{}: {reason}", path.display())]
     ModelConfig { path: PathBuf, reason: String },
+    /// A PEFT folder whose `adapter_config.json` cannot be used.
+    #[error("{}: {reason}", path.display())]
+    AdapterConfig { path: PathBuf, reason: String },
     #[error("step {step}: the loss is {loss}, not a number; the weights of step {} are untouched", step - 1)]
     NotANumber { step: u64, loss: f64 },
     #[error("step {step}: the gradient's norm is {norm}; the weights of step {} are untouched", step - 1)]

@@ -22,6 +22,8 @@ pub enum Inference {
 const PREFILL_TOKENS: [usize; 3] = [512, 128, 32];
 /// Tokens evaluated at a time, where sequences are that long.
 const EVALUATED_TOKENS: usize = 4096;
+/// So many times as many sequences as there would be of the greatest length, as most are shorter.
+const SHORTER: usize = 16;
 /// Tokens whose logits are evaluated at a time.
 const LOSS_ROWS: usize = 256;
 
@@ -35,8 +37,8 @@ impl Inference {
                 let most = (EVALUATED_TOKENS / (group * length)).max(1);
                 let counts = std::iter::successors(Some(most), |&n| (n > 1).then_some(n / 2));
                 let shape = |groups: usize| {
-                    let own = groups * group;
-                    BatchShape::with_filling(lengths.map(|length| own * length), lengths, own, group)
+                    let longest = groups * group;
+                    BatchShape::with_filling(lengths.map(|length| longest * length), lengths, SHORTER * longest, group)
                 };
                 counts.map(shape).collect()
             }

@@ -1,5 +1,6 @@
 //! Tasks, the training loop, evaluation, the run folder. Talks to whoever watches through [`Event`]s only.
 
+mod adapter_folder;
 mod bench;
 mod error;
 mod event;
@@ -18,6 +19,7 @@ mod task;
 mod warm_up;
 mod weights;
 
+pub use adapter_folder::AdapterFolder;
 pub use bench::{BenchReport, OperatorTime, bench, profile};
 pub use error::TrainError;
 pub use event::{EvalEvent, Event, StepEvent};

@@ -1,6 +1,8 @@
 //! One file per command.
 
 pub mod bench;
+pub mod eval;
+pub mod generate;
 pub mod init;
 pub mod keys;
 pub mod plan;

@@ -171,8 +171,8 @@ mod tests {
         check(&sampling(0.5, None, 1.0), &[0.1, 0.5, 0.2, 0.2], &[0.01 / 0.34, 0.25 / 0.34, 0.04 / 0.34, 0.04 / 0.34]);
         check(&sampling(1.0, Some(2), 1.0), &[0.1, 0.5, 0.1, 0.3], &[0.0, 0.625, 0.0, 0.375]);
         check(&sampling(1.0, None, 0.7), &[0.1, 0.5, 0.1, 0.3], &[0.0, 0.625, 0.0, 0.375]);
-        // Of equally likely tokens the first are kept; of the two that are, five eighths need only one.
-        check(&sampling(1.0, Some(3), 0.5), &[0.2, 0.2, 0.2, 0.4], &[1.0 / 3.0, 0.0, 0.0, 2.0 / 3.0]);
+        // Of equally likely tokens the first are kept, and of the three that are, six tenths need two.
+        check(&sampling(1.0, Some(3), 0.6), &[0.2, 0.2, 0.2, 0.4], &[1.0 / 3.0, 0.0, 0.0, 2.0 / 3.0]);
         check(&sampling(1.0, None, 0.0), &[0.1, 0.5, 0.1, 0.3], &[0.0, 1.0, 0.0, 0.0]);
         check(&sampling(1.0, Some(0), 1.0), &[0.1, 0.5, 0.1, 0.3], &[0.0, 1.0, 0.0, 0.0]);
     }
