@@ -1,4 +1,4 @@
-//! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
+//! A model on a device: micro-steps, updates and evaluation, all inside the planned arena.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -7,6 +7,7 @@ mod bench;
 mod data;
 mod disk;
 mod faults;
+mod generate;
 mod plan;
 mod reward;
 mod run_folder;
