@@ -17,7 +17,7 @@ use crate::artifact::Artifact;
 use crate::budgets::{Capacity, capacity};
 use crate::config::Resolved;
 use crate::device::{self, Device, Present};
-use crate::diagnostics::unprepared;
+use crate::diagnostics::not_started;
 use crate::failure::Failure;
 use crate::note::Note;
 use crate::prepare::Measured;
@@ -140,7 +140,7 @@ impl TextModel {
             session.load_adapters(&adapter.path)?;
         }
         let mut notes = device.notes;
-        notes.extend(capacity.note);
+        notes.extend(capacity.notes);
         Ok(TextSession { session, report, notes, stop: self.stop.clone() })
     }
 }
@@ -198,12 +198,10 @@ const SLACK_BYTES: u64 = 4 << 20;
 /// What does not fit is refused with the smallest budget that would do, and the longest context that fits this one.
 fn refused(error: TrainError, spec: &Spec, resolved: &Resolved, device: &Device, capacity: &Capacity) -> Failure {
     let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
-    let mut failure = unprepared(error, resolved, &device.profile.name, capacity);
+    let failure = not_started(error, resolved, &device.profile, capacity);
     if !too_large {
         return failure;
     }
-    // What lowers the memory of training is no help here.
-    failure.hints.truncate(2);
     let fixed = plimsoll_plan::Fixed {
         gpu_context_bytes: device.profile.context_bytes,
         host_process_bytes: resident_bytes() + SLACK_BYTES,
@@ -239,7 +237,7 @@ mod tests {
         assert_eq!(sampling_of(&settings), expected);
         assert_eq!(ids(&settings["eos_token_id"]), [3, 7]);
         assert_eq!(ids(&json!(5)), [5]);
-        assert_eq!(ids(&Json::Null), []);
+        assert!(ids(&Json::Null).is_empty());
         let quiet = json!({"temperature": 0.6, "repetition_penalty": 1.2});
         assert_eq!(sampling_of(&quiet), Sampling { repetition_penalty: 1.2, ..Sampling::GREEDY });
         assert_eq!(sampling_of(&Json::Null), Sampling::GREEDY);
