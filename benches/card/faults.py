@@ -15,7 +15,8 @@ from program import GIB, MIB, REPOSITORY, Bench, Said, Stage, card_memory, check
 COLUMNS = [["exit", "code", "text"], ["card used / planned", "card_ratio", "fine"], ["details", "details", "text"]]
 FITS_NOT, USAGE, INTERRUPTED = 3, 2, 130
 # Files of a whole checkpoint of a full model.
-WHOLE = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+WHOLE = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+         "manifest.json", "state.safetensors", "training.json"}
 
 
 def small(bench: Bench) -> Path:
@@ -174,13 +175,13 @@ def usable(bench: Bench, file: Path, checkpoint: Path) -> str:
 
 
 def killed(bench: Bench, file: Path) -> tuple:
-    """Only whole checkpoints are left, the card is free again, and the folder is not written to a second time."""
+    """Only whole checkpoints are left, the card is free again, and no other run is written into the folder."""
     before, out = card_memory(bench.device) if bench.on_card else None, bench.scratch / "killed"
     end(under_way(bench, file, out), signal.SIGKILL)
     names = sorted(path.name for path in (out / "checkpoints").iterdir())
     whole = [name for name in names if re.fullmatch(r"step-\d+", name)]
     figures = {"code": "killed", "details": f"left {', '.join(names)}"}
-    odd = [name for name in names if name not in whole and not name.endswith((".partial", ".removed"))]
+    odd = [name for name in names if name not in whole and name != "latest" and not name.endswith(".partial")]
     if odd or not whole or (out / "final").exists():
         return f"left {', '.join(names)}", figures
     why = next((why for name in whole if (why := usable(bench, file, out / "checkpoints" / name))), "")

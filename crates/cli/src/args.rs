@@ -32,6 +32,12 @@ pub enum Command {
     /// Compute the loss and the metrics of a model over a dataset
     #[command(after_help = "Example: plimsoll eval runs/chat --data held-out.jsonl --json")]
     Eval(EvalArgs),
+    /// Ask a run to save and stop after the update it is in
+    #[command(after_help = "Example: plimsoll stop runs/run")]
+    Stop(StopArgs),
+    /// List runs: step, loss, time left
+    #[command(after_help = "Example: plimsoll status --json")]
+    Status(StatusArgs),
     /// List the keys of a run file: allowed values, defaults and help
     #[command(after_help = "Example: plimsoll keys optimizer")]
     Keys(KeysArgs),
@@ -95,8 +101,35 @@ pub struct TrainArgs {
     /// The run file; the built-in quickstart if omitted
     #[arg(value_name = "RUN.yaml")]
     pub file: Option<PathBuf>,
+    /// Go on from the newest checkpoint, also under a changed configuration; fails if there is none
+    #[arg(long, conflicts_with = "fresh")]
+    pub resume: bool,
+    /// Never go on: refuse a folder that holds a run
+    #[arg(long)]
+    pub fresh: bool,
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// The run folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Return at once instead of waiting until the run has saved
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// A run folder, or a folder of runs [default: runs]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -303,6 +336,8 @@ impl Command {
             Self::Bench(args) => args.common.output,
             Self::Generate(args) => args.device.output,
             Self::Eval(args) => args.device.output,
+            Self::Stop(args) => args.output,
+            Self::Status(args) => args.output,
             Self::Keys(args) => args.output,
             Self::Init(args) => args.output,
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
@@ -350,7 +385,7 @@ impl CommonArgs {
     }
 
     pub fn options<'a>(&self, file: Option<&'a Path>) -> Options<'a> {
-        Options { run_file: file, remeasure: self.remeasure, paranoid: self.paranoid }
+        Options { run_file: file, remeasure: self.remeasure, paranoid: self.paranoid, ..Options::default() }
     }
 
     fn overrides(&self) -> Overrides {

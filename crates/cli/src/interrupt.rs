@@ -15,7 +15,7 @@ extern "C" fn ask(signal: libc::c_int) {
 /// Ctrl-C ends the process again, and what was asked is forgotten.
 pub fn ignore() {
     STOP.store(false, Ordering::Relaxed);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: restores the default action.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -23,10 +23,10 @@ pub fn ignore() {
     }
 }
 
-/// Listens for Ctrl-C and for a polite `kill`, and returns what they set.
+/// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set.
 pub fn listen() -> &'static AtomicBool {
     let handler = ask as extern "C" fn(libc::c_int);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic and calls `signal`, both safe in a handler.
         unsafe {
             libc::signal(signal, handler as libc::sighandler_t);

@@ -48,6 +48,8 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::run(args, printer),
         Command::Generate(args) => commands::generate::run(args, printer),
         Command::Eval(args) => commands::eval::run(args, printer),
+        Command::Stop(args) => commands::stop::run(args, printer),
+        Command::Status(args) => commands::status::run(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
         Command::Init(args) => commands::init::run(args, printer),
         Command::Tokenizer(command) => commands::tokenizer::run(command, printer),

@@ -1,6 +1,6 @@
 //! The tables of a plan: where every byte goes, and what else could be done.
 
-use plimsoll_plan::{Alternative, Report};
+use plimsoll_plan::{Alternative, Report, SpeedAt};
 use plimsoll_run::{Measured, bytes};
 
 use crate::printer::{Column, Table};
@@ -104,6 +104,23 @@ pub fn decisions(report: &Report) -> String {
     table.to_string()
 }
 
+/// What more memory would buy.
+pub fn next_gib(report: &Report) -> String {
+    let on_gpu = report.gpu.planned_bytes > 0;
+    let (budget, memory) = if on_gpu { (report.gpu.budget_bytes, "GPU") } else { (report.host.budget_bytes, "host") };
+    let now = report.predicted.tokens_per_s;
+    if report.next_gib.is_empty() {
+        return format!("more {memory} memory would not make it faster");
+    }
+    let gain = |at: &SpeedAt| {
+        let more = if on_gpu { at.gpu_bytes } else { at.host_bytes } - budget;
+        format!("+{} GiB {:.2} × faster", more >> 30, at.tokens_per_s / now)
+    };
+    let gains: Vec<String> = report.next_gib.iter().map(gain).collect();
+    format!("with more {memory} memory: {}", gains.join(", "))
+}
+
+/// From fastest to smallest; under it, which one is taken.
 pub fn alternatives(alternatives: &[Alternative]) -> String {
     let on_gpu = alternatives.iter().any(|a| a.gpu_bytes > 0);
     let mut table = Table::new(&[
@@ -123,6 +140,9 @@ pub fn alternatives(alternatives: &[Alternative]) -> String {
             format!("{:.0}", a.tokens_per_s),
             a.why_not.clone().unwrap_or_default(),
         ]);
+    }
+    if alternatives.iter().any(|a| a.chosen) {
+        return format!("{table}\n>  taken: the smallest plan within 2 % of the fastest that fits");
     }
     table.to_string()
 }

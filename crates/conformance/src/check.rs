@@ -205,6 +205,7 @@ fn active_bits(tensor: &Tensor, active: Active, expected: &Array) -> Vec<u64> {
         Data::F16(d) => d[..len].iter().map(|x| u64::from(x.to_bits())).collect(),
         Data::I32(d) => d[..len].iter().map(|&x| x as u64).collect(),
         Data::U32(d) => d[..len].iter().map(|&x| u64::from(x)).collect(),
+        Data::Blocks(_) => tensor.array(active).data.iter().map(|x| x.to_bits()).collect(),
     };
     bits.into_iter().zip(&expected.data).filter(|(_, want)| !want.is_nan()).map(|(bits, _)| bits).collect()
 }

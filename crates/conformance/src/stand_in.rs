@@ -4,7 +4,7 @@
 
 use half::{bf16, f16};
 use plimsoll_cpu::CpuBackend;
-use plimsoll_graph::ops::{AdamW, Embed, Sgd};
+use plimsoll_graph::ops::{Adafactor, AdamW, Embed, Lion, Muon, Sgd};
 use plimsoll_graph::{BackendTraits, DType, Op};
 use plimsoll_plan::lifetimes::ALIGNMENT;
 use plimsoll_plan::{Buffer, Place, Region, Step};
@@ -75,12 +75,21 @@ fn chosen(x: f32, dtype: DType, index: usize) -> f32 {
     if draw < (x - low) / (high - low) { high } else { low }
 }
 
+/// Of an update, whether there is a master copy.
+fn master_of(op: &mut Op) -> Option<&mut bool> {
+    match op {
+        Op::AdamW(AdamW { master, .. })
+        | Op::Sgd(Sgd { master, .. })
+        | Op::Lion(Lion { master, .. })
+        | Op::Muon(Muon { master, .. })
+        | Op::Adafactor(Adafactor { master, .. }) => Some(master),
+        _ => None,
+    }
+}
+
 /// Whether a result is rounded stochastically: what gathers small steps, unless a master copy gathers them.
 fn stochastic(op: &Op, output: usize) -> bool {
-    match op {
-        Op::AdamW(AdamW { master, .. }) | Op::Sgd(Sgd { master, .. }) => output > 0 || !master,
-        _ => false,
-    }
+    master_of(&mut op.clone()).is_some_and(|master| output > 0 || !*master)
 }
 
 fn wide_type(dtype: DType) -> DType {
@@ -107,9 +116,10 @@ fn widen(step: &Step) -> (Step, usize) {
     };
     let inputs = step.inputs.iter().map(&mut widen_buffer).collect();
     let outputs = step.outputs.iter().map(&mut widen_buffer).collect();
-    let workspace = step.workspace.map(|region| place(region.offset, region.bytes));
+    // Scratch may hold sixteen-bit numbers too.
+    let workspace = step.workspace.map(|region| place(region.offset, 2 * region.bytes));
     let op = match &step.op {
-        Op::Embed(embed) => Embed { dtype: wide_type(embed.dtype), scale: 1.0 }.into(),
+        Op::Embed(embed) => Embed { dtype: wide_type(embed.dtype), ..embed.clone() }.into(),
         op => op.clone(),
     };
     (Step { op, inputs, outputs, workspace, ..step.clone() }, end)
@@ -118,8 +128,7 @@ fn widen(step: &Step) -> (Step, usize) {
 /// An update with a master copy is, in float32, the same update of that copy.
 fn without_master(step: &Step) -> Step {
     let mut step = step.clone();
-    let (Op::AdamW(AdamW { master, .. }) | Op::Sgd(Sgd { master, .. })) = &mut step.op else { return step };
-    if std::mem::take(master) {
+    if master_of(&mut step.op).is_some_and(std::mem::take) {
         step.inputs.swap_remove(0);
         step.outputs.swap_remove(0);
     }

@@ -1,7 +1,7 @@
-//! Sums, and what dropout promises about its mask.
+//! Sums, multiples, and what dropout promises about its mask.
 
 use plimsoll_conformance::{F32_ELEMENTWISE, Harness, Placement, Random, Rounding, Suite, Tensor};
-use plimsoll_graph::ops::{Add, Dest, Dropout, InnerDropout, Linear, LinearKind};
+use plimsoll_graph::ops::{Add, Dest, Dropout, InnerDropout, Linear, LinearKind, Scale};
 use plimsoll_runtime::Active;
 
 /// Token slots, tokens in use, features.
@@ -16,6 +16,17 @@ fn add() {
     for (rows, tokens, cols) in SIZES {
         let inputs = [random.tokens(rows, cols), random.tokens(rows, cols)];
         suite.check("sum", Add, &inputs, Active::one(tokens, 1), F32_ELEMENTWISE);
+    }
+}
+
+#[test]
+fn scale() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(84));
+    for (rows, tokens, cols) in SIZES {
+        let (op, active) = (Scale { factor: 0.37 }, Active::one(tokens, 1));
+        let inputs = [random.tokens(rows, cols)];
+        suite.check("multiple", op.clone(), &inputs, active, F32_ELEMENTWISE);
+        suite.check_sixteen("multiple", op, &inputs, &[0], active, Rounding::once(F32_ELEMENTWISE));
     }
 }
 

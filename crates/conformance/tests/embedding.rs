@@ -23,7 +23,13 @@ fn lookup() {
         let inputs = [random.fixed(&[words, cols]), random.token_ints(rows, words)];
         let active = Active::one(tokens, 1);
         // A copy has no rounding.
-        suite.check(&format!("{words} words"), Embed { dtype: DType::F32, scale: 1.0 }, &inputs, active, 0.0);
+        suite.check(
+            &format!("{words} words"),
+            Embed { dtype: DType::F32, scale: 1.0, padding: None },
+            &inputs,
+            active,
+            0.0,
+        );
     }
 }
 
@@ -33,7 +39,20 @@ fn gradient_adds_to_what_is_there() {
     for (words, rows, tokens, cols) in SIZES {
         let inputs = [random.tokens(rows, cols), random.token_ints(rows, words), random.fixed(&[words, cols])];
         let active = Active::one(tokens, 1);
-        suite.check(&format!("{words} words"), EmbedGrad { scale: 1.0 }, &inputs, active, F32_SUMS);
+        suite.check(&format!("{words} words"), EmbedGrad { scale: 1.0, padding: None }, &inputs, active, F32_SUMS);
+    }
+}
+
+/// The row of padding keeps what it had.
+#[test]
+fn padding_gets_no_gradient() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(65));
+    for (words, rows, tokens, cols) in SIZES {
+        let inputs = [random.tokens(rows, cols), random.token_ints(rows, words), random.fixed(&[words, cols])];
+        for padding in [0, words as u32 - 1] {
+            let op = EmbedGrad { scale: 1.0, padding: Some(padding) };
+            suite.check(&format!("{words} words"), op, &inputs, Active::one(tokens, 1), F32_SUMS);
+        }
     }
 }
 
@@ -41,8 +60,8 @@ fn gradient_adds_to_what_is_there() {
 fn one_word_gets_every_row_and_the_others_none() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(62));
     let inputs = [random.tokens(90, 20), Tensor::token_ints(vec![3; 90]), random.fixed(&[6, 20])];
-    suite.check("one word", EmbedGrad { scale: 1.0 }, &inputs, Active::one(90, 1), F32_SUMS);
-    suite.check("no word", EmbedGrad { scale: 1.0 }, &inputs, Active::one(0, 0), 0.0);
+    suite.check("one word", EmbedGrad { scale: 1.0, padding: None }, &inputs, Active::one(90, 1), F32_SUMS);
+    suite.check("no word", EmbedGrad { scale: 1.0, padding: None }, &inputs, Active::one(0, 0), 0.0);
 }
 
 /// A table in sixteen bits is copied; one in float32 is rounded on the way.
@@ -54,8 +73,14 @@ fn lookup_in_sixteen_bits() {
             let (name, active) = (format!("{words} words"), Active::one(tokens, 1));
             let (table, tokens) = (random.fixed(&[words, cols]), random.token_ints(rows, words));
             let stored = [table.stored(dtype), tokens.clone()];
-            suite.check_stored(&name, Embed { dtype, scale: 1.0 }, &stored, active, Rounding::none(0.0));
-            suite.check_stored(&name, Embed { dtype, scale: 1.0 }, &[table, tokens], active, Rounding::once(0.0));
+            suite.check_stored(&name, Embed { dtype, scale: 1.0, padding: None }, &stored, active, Rounding::none(0.0));
+            suite.check_stored(
+                &name,
+                Embed { dtype, scale: 1.0, padding: None },
+                &[table, tokens],
+                active,
+                Rounding::once(0.0),
+            );
         }
     }
 }
@@ -68,7 +93,14 @@ fn gradient_in_sixteen_bits() {
         let active = Active::one(tokens, 1);
         for stored in [&[0][..], &[0, 2]] {
             let rounding = Rounding::once(sums_of(tokens));
-            suite.check_sixteen(&format!("{words} words"), EmbedGrad { scale: 1.0 }, &inputs, stored, active, rounding);
+            suite.check_sixteen(
+                &format!("{words} words"),
+                EmbedGrad { scale: 1.0, padding: None },
+                &inputs,
+                stored,
+                active,
+                rounding,
+            );
         }
     }
 }

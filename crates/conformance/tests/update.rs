@@ -3,7 +3,7 @@
 
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
 use plimsoll_conformance::{F32_ELEMENTWISE, Random, backends, compare};
-use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
+use plimsoll_graph::ops::{AdamW, GlobalNorm, Lion, Sgd};
 use plimsoll_graph::{Class, DType, Extent, Io, Op, OpRule, Phase, Role, ScheduleId, Shape, SlotId, Value, ValueId};
 use plimsoll_plan::lifetimes::ALIGNMENT;
 use plimsoll_plan::{Buffer, Lane, Place, Region, Step};
@@ -58,6 +58,7 @@ fn states_of(op: &Op) -> (usize, bool) {
     match op {
         Op::AdamW(op) => (2, op.master),
         Op::Sgd(op) => (usize::from(op.momentum != 0.0), op.master),
+        Op::Lion(op) => (1, op.master),
         other => panic!("{} is no update", other.name()),
     }
 }
@@ -234,6 +235,10 @@ fn sgd(tensor: usize, momentum: f32) -> Op {
     Sgd { momentum, weight_decay: decay(tensor), master: false }.into()
 }
 
+fn lion(tensor: usize) -> Op {
+    Lion { beta1: 0.9, beta2: 0.99, weight_decay: decay(tensor), master: false }.into()
+}
+
 #[test]
 fn updates_in_float32() {
     let types = |name, rule, lengths| Case { name, p: DType::F32, g: DType::F32, state: DType::F32, rule, lengths };
@@ -243,6 +248,7 @@ fn updates_in_float32() {
         types("AdamW", |tensor| adamw(tensor, false), odd_lengths(1)),
         types("SGD", |tensor| sgd(tensor, 0.0), with_a_long_one),
         types("SGD with momentum", |tensor| sgd(tensor, 0.9), odd_lengths(3)),
+        types("Lion", lion, odd_lengths(5)),
         types("one tensor", |tensor| adamw(tensor, false), vec![5]),
     ];
     for case in &cases {
@@ -262,6 +268,7 @@ fn updates_in_bfloat16() {
         types("AdamW on float32 gradients", bf16, f32, bf16, |tensor| adamw(tensor, false)),
         types("AdamW with a master", bf16, bf16, f32, |tensor| adamw(tensor, true)),
         types("SGD in bfloat16", bf16, bf16, bf16, |tensor| sgd(tensor, 0.9)),
+        types("Lion in bfloat16", bf16, bf16, bf16, lion),
     ];
     for case in &cases {
         let cards = backends().into_iter().filter(|backend| backend.used().is_some());

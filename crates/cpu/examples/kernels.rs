@@ -101,8 +101,16 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
         add(&format!("gated {name}"), Gated::new(activation).into(), vec![rows(2 * m.ffn)]);
         add(&format!("gated {name} grad"), GatedGrad::new(activation).into(), vec![rows(2 * m.ffn), rows(m.ffn)]);
     }
-    add("embed", Embed { dtype: DType::F32, scale: 1.0 }.into(), vec![fixed(&[m.vocabulary, m.dim]), ids()]);
-    add("embed grad", EmbedGrad { scale: 1.0 }.into(), vec![rows(m.dim), ids(), fixed(&[m.vocabulary, m.dim])]);
+    add(
+        "embed",
+        Embed { dtype: DType::F32, scale: 1.0, padding: None }.into(),
+        vec![fixed(&[m.vocabulary, m.dim]), ids()],
+    );
+    add(
+        "embed grad",
+        EmbedGrad { scale: 1.0, padding: None }.into(),
+        vec![rows(m.dim), ids(), fixed(&[m.vocabulary, m.dim])],
+    );
     add("add", Add.into(), vec![rows(m.dim), rows(m.dim)]);
     add(
         "dropout",

@@ -61,6 +61,12 @@ impl<T: Element> Rows<T> {
         Self { start: elements.as_mut_ptr(), rows: elements.len(), cols: 1 }
     }
 
+    /// A matrix that begins at an element of this one and lies in it.
+    pub(crate) fn part(&self, first: usize, rows: usize, cols: usize) -> Self {
+        debug_assert!(first + rows * cols <= self.len());
+        Self { start: self.start.wrapping_add(first), rows, cols }
+    }
+
     pub(crate) fn ptr(&self) -> *mut T {
         self.start
     }
@@ -150,8 +156,18 @@ impl<'a> Call<'a> {
         self.address(Region { offset: region.offset + offset, bytes, ..region })
     }
 
+    /// The address of an output that is stored in blocks: all its bytes as the format has them.
+    pub(crate) fn output_bytes(&self, index: usize) -> Result<*mut u8, RuntimeError> {
+        let buffer = self.step.outputs.get(index).ok_or_else(|| self.error(format!("output {index} is missing")))?;
+        let needed = buffer.storage.bytes(&buffer.shape).map_err(|error| self.error(error))?;
+        if needed > buffer.region.bytes {
+            return Err(self.error(format!("output {index} needs {needed} bytes, it has {}", buffer.region.bytes)));
+        }
+        locate(self.arena, buffer.region)
+    }
+
     fn rows<T: Element>(&self, buffer: &Buffer) -> Result<Rows<T>, RuntimeError> {
-        if !T::DTYPES.contains(&buffer.dtype()) {
+        if !T::DTYPES.contains(&buffer.dtype()) || buffer.storage.blocks.is_some() {
             return Err(RuntimeError::Unsupported {
                 device: DEVICE.to_owned(),
                 op: self.name(),

@@ -1,6 +1,6 @@
-//! Sums and dropout.
+//! Sums, multiples and dropout.
 
-use plimsoll_graph::ops::Dropout;
+use plimsoll_graph::ops::{Dropout, Scale};
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix};
@@ -22,6 +22,22 @@ vectorized! {
     unsafe fn add_run(len: usize, a: *const f32, b: *const f32, out: *mut f32) {
         // SAFETY: the caller vouches for `len` elements of each.
         unsafe { fill(len, out, |i| *a.add(i) + *b.add(i)) };
+    }
+}
+
+pub(crate) fn scale(op: &Scale, call: &Call) -> Result<(), RuntimeError> {
+    let (x, out): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
+    call.workers.rows(out.rows, out.cols, |rows| {
+        // SAFETY: both have these rows; the output is the input or lies elsewhere.
+        unsafe { scale_run(rows.len() * out.cols, op.factor, x.row(rows.start), out.row(rows.start)) };
+    });
+    Ok(())
+}
+
+vectorized! {
+    unsafe fn scale_run(len: usize, factor: f32, x: *const f32, out: *mut f32) {
+        // SAFETY: the caller vouches for `len` elements of each.
+        unsafe { fill(len, out, |i| factor * *x.add(i)) };
     }
 }
 

@@ -29,7 +29,8 @@ pub(crate) fn embed_grad(op: &EmbedGrad, call: &Call) -> Result<(), RuntimeError
     call.workers.for_each(dx.cols.div_ceil(GRAD_COLUMNS), |_, task| {
         let start = task * GRAD_COLUMNS;
         let len = GRAD_COLUMNS.min(dx.cols - start);
-        for (row, &token) in tokens.iter().enumerate() {
+        let padding = op.padding.map_or(-1, |token| token as i32);
+        for (row, &token) in tokens.iter().enumerate().filter(|(_, token)| **token != padding) {
             // SAFETY: the token was checked to be in the table, and these columns are this task's alone.
             unsafe { add_run(len, op.scale, dx.row(row).add(start), table.row(token as usize).add(start)) };
         }

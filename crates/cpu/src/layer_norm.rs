@@ -1,5 +1,6 @@
 //! Layer norm of a token's features.
 
+use plimsoll_graph::CPU_PARTIAL_ROWS;
 use plimsoll_graph::ops::{LayerNorm, LayerNormGrad};
 use plimsoll_runtime::RuntimeError;
 
@@ -66,7 +67,7 @@ pub(crate) fn layer_norm_grad(op: &LayerNormGrad, call: &Call) -> Result<(), Run
     let so_far: Option<Matrix> = if op.accumulate { Some(call.input(4 + usize::from(op.weight))?) } else { None };
     let (cols, parameters) = (x.cols, op.parameters());
     let stride = parameters * cols;
-    let scratch: Matrix = call.workspace(if parameters > 0 { call.workers.count() } else { 0 }, stride)?;
+    let scratch: Matrix = call.workspace(if parameters > 0 { CPU_PARTIAL_ROWS } else { 0 }, stride)?;
     let shares = call.workers.shares(x.rows, |share, rows| {
         let sums = clear_share(parameters > 0, scratch, share);
         let db = sums.wrapping_add(if op.weight_grad { cols } else { 0 });

@@ -25,6 +25,7 @@ pub mod mask;
 mod math;
 mod norm;
 mod optimizer;
+mod position_bias;
 mod product;
 mod profile;
 mod rope;

@@ -1,5 +1,6 @@
 //! RMS norms: of a token's features, alone or joined with the residual sum, and of each head.
 
+use plimsoll_graph::CPU_PARTIAL_ROWS;
 use plimsoll_graph::ops::{HeadNorm, HeadNormGrad, Heads, RmsNorm, RmsNormGrad, weight_addend};
 use plimsoll_runtime::RuntimeError;
 
@@ -74,7 +75,7 @@ pub(crate) fn rms_norm_grad(op: &RmsNormGrad, call: &Call) -> Result<(), Runtime
     let dx: Matrix = call.output(0)?;
     let dw: Option<Matrix> = if op.weight_grad { Some(call.output(1)?) } else { None };
     let cols = x.cols;
-    let scratch: Matrix = call.workspace(if op.weight_grad { call.workers.count() } else { 0 }, cols)?;
+    let scratch: Matrix = call.workspace(if op.weight_grad { CPU_PARTIAL_ROWS } else { 0 }, cols)?;
     let shares = call.workers.shares(x.rows, |share, rows| {
         let partial = clear_share(op.weight_grad, scratch, share);
         for row in rows {
@@ -192,7 +193,7 @@ pub(crate) fn head_norm_grad(op: &HeadNormGrad, call: &Call) -> Result<(), Runti
     let weights = head_weights(op.weight, call, 3)?;
     let Heads { query, kv, head_dim } = op.heads;
     let stride = 2 * head_dim;
-    let scratch: Matrix = call.workspace(if op.weight_grad { call.workers.count() } else { 0 }, stride)?;
+    let scratch: Matrix = call.workspace(if op.weight_grad { CPU_PARTIAL_ROWS } else { 0 }, stride)?;
     let shares = call.workers.shares(qkv.rows, |share, rows| {
         let partial = clear_share(op.weight_grad, scratch, share);
         for row in rows {

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use plimsoll_graph::CPU_PARTIAL_ROWS;
 use plimsoll_runtime::RuntimeError;
 use rayon::prelude::*;
 
@@ -76,10 +77,10 @@ impl Workers {
         });
     }
 
-    /// Divides `0..rows` into at most one share per worker, for sums that are kept share by share:
+    /// Divides `0..rows` into at most [`CPU_PARTIAL_ROWS`] shares, for sums that are kept share by share:
     /// `body(share, rows)`. Returns how many shares there are.
     pub(crate) fn shares(&self, rows: usize, body: impl Fn(usize, std::ops::Range<usize>) + Sync) -> usize {
-        let share = rows.div_ceil(self.count).max(1);
+        let share = rows.div_ceil(CPU_PARTIAL_ROWS).max(1);
         let shares = rows.div_ceil(share);
         self.for_each(shares, |_, index| {
             let start = index * share;

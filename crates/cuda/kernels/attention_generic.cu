@@ -1,7 +1,7 @@
-// Attention for storage types and head dims that the tensor cores do not take: float, and any head dim up
-// to 256. A block keeps 16 rows of one side, four to a warp, and walks over 32 rows of the other side at a
-// time, all as floats in shared memory. For scores a lane stands for one of the 32 rows, for results for
-// every 32nd column.
+// Attention by its whole definition: operands in any layout, keys of their own, masks, soft caps, a bias by distance; in any
+// storage type, with head dims up to 256. A block keeps 16 rows of one side, four to a warp, and walks over 32 rows of
+// the other side at a time, all as floats in shared memory. For scores a lane stands for one of the 32 rows, for results
+// for every 32nd column.
 #include "attention_places.cuh"
 
 constexpr int OWN_ROWS = 16, OTHER_ROWS = 32, THREADS = 128;
@@ -9,6 +9,64 @@ constexpr int WARP_ROWS = 4;
 constexpr int SLICES = 8;  // of 32 columns
 
 extern __shared__ float memory[];
+
+// The operands, as the host lays them out.
+template <typename T> struct Operands {
+    T *q, *k, *v;            // head zero of row zero
+    u64 q_stride, kv_stride; // from row to row
+
+    __device__ __forceinline__ T* query(u64 row, int head, int head_dim) const {
+        return q + row * q_stride + u64(head) * head_dim;
+    }
+    __device__ __forceinline__ T* key(u64 row, int head, int head_dim) const {
+        return k + row * kv_stride + u64(head) * head_dim;
+    }
+    __device__ __forceinline__ T* value(u64 row, int head, int head_dim) const {
+        return v + row * kv_stride + u64(head) * head_dim;
+    }
+};
+
+// Which tokens there are, and what makes a score of a product.
+struct Shape {
+    const int *q_bounds, *k_bounds;
+    const float* bias;  // null: none
+    int sequences, q_tokens, k_tokens;
+    int query_heads, kv_heads, head_dim;
+    int causal, window;
+    int max_length, distances;  // of the bias
+    float scale, softcap;       // zero: no cap
+
+    __device__ __forceinline__ bool visible(int query, int key) const {
+        return !causal || sees(query, key, window);
+    }
+    // Keys that any of these queries sees, and queries that see any of these keys: from the first to behind the last.
+    __device__ __forceinline__ int first_key(int query) const { return causal ? max(query - window + 1, 0) : 0; }
+    __device__ __forceinline__ int keys_end(int last_query, int keys) const {
+        return causal ? min(last_query + 1, keys) : keys;
+    }
+    __device__ __forceinline__ int first_query(int key) const { return causal ? key : 0; }
+    __device__ __forceinline__ int queries_end(int last_key, int queries) const {
+        return causal ? last_key + 1 + min(max(queries - last_key - 1, 0), window - 1) : queries;
+    }
+    __device__ __forceinline__ u64 q_row_heads(u64 row, int head) const { return row * query_heads + head; }
+};
+
+// A score, and how much it grows with the scaled product.
+struct Score {
+    float value, slope;
+};
+
+__device__ __forceinline__ Score score(const Shape& shape, float product, int head, int query, int key) {
+    Score result = {product * shape.scale, 1.0f};
+    if (shape.softcap > 0.0f) {
+        const float t = tanhf(result.value / shape.softcap);
+        result = {shape.softcap * t, 1.0f - t * t};
+    }
+    if (shape.bias != nullptr) {
+        result.value += shape.bias[u64(head) * shape.distances + (key - query + shape.max_length - 1)];
+    }
+    return result;
+}
 
 // Rows are one float longer than the head dim, so that lanes that stand for rows read different banks.
 struct Rows {
@@ -83,42 +141,41 @@ template <typename T> __device__ __forceinline__ void store_zeros(T* to, u64 str
 }
 
 template <typename T>
-__device__ __forceinline__ void forward(const T* qkv, const int* bounds, T* out, float* lse, int sequences, int tokens,
-                                        int query_heads, int kv_heads, int head_dim, float scale, int window) {
-    const Place place = locate(bounds, sequences, tokens, OWN_ROWS, blockIdx.y, false);
+__device__ __forceinline__ void forward(const Shape& shape, const Operands<const T>& in, T* out, float* lse) {
+    const Place place = locate(shape.q_bounds, shape.sequences, shape.q_tokens, OWN_ROWS, blockIdx.y, false);
     if (!place.found) return;
-    const int head = blockIdx.x, kv_head = head / (query_heads / kv_heads);
-    const u64 stride = (u64)(query_heads + 2 * kv_heads) * head_dim, out_stride = (u64)query_heads * head_dim;
+    const int head_dim = shape.head_dim, head = blockIdx.x, kv_head = head / (shape.query_heads / shape.kv_heads);
+    const u64 out_stride = u64(shape.query_heads) * head_dim;
     const int first_query = place.tile * OWN_ROWS, rows = min(OWN_ROWS, place.length - first_query);
     const u64 first_row = place.start + first_query;
     T* const to = out + first_row * out_stride + head * head_dim;
     if (place.outside) {
         store_zeros(to, out_stride, rows, head_dim);
-        if (threadIdx.x < rows) lse[(first_row + threadIdx.x) * query_heads + head] = 0.0f;
+        if (threadIdx.x < rows) lse[shape.q_row_heads(first_row + threadIdx.x, head)] = 0.0f;
         return;
     }
+    const Segment keys = segment(shape.k_bounds, shape.sequences, shape.k_tokens, place.sequence);
     const Rows q = {memory, head_dim}, k = {q.end(OWN_ROWS), head_dim}, v = {k.end(OTHER_ROWS), head_dim};
-    const T* const k_from = qkv + place.start * stride + (query_heads + kv_head) * head_dim;
-    const T* const v_from = k_from + kv_heads * head_dim;
-    const int begin = max(first_query - window + 1, 0) / OTHER_ROWS, end = (first_query + rows - 1) / OTHER_ROWS + 1;
+    const int begin = shape.first_key(first_query), end = shape.keys_end(first_query + rows - 1, keys.length);
     const int lane = threadIdx.x % WARP, own_row = threadIdx.x / WARP * WARP_ROWS;
 
-    q.fetch(OWN_ROWS, qkv + first_row * stride + head * head_dim, stride, rows);
+    q.fetch(OWN_ROWS, in.query(first_row, head, head_dim), in.q_stride, rows);
     float acc[WARP_ROWS][SLICES], s[WARP_ROWS], peak[WARP_ROWS], total[WARP_ROWS];
     clear(acc);
 #pragma unroll
     for (int r = 0; r < WARP_ROWS; r++) peak[r] = MINUS_INFINITY, total[r] = 0.0f;
-    for (int tile = begin; tile < end; tile++) {
-        const int first_key = tile * OTHER_ROWS, left = place.length - first_key;
+    for (int first_key = begin / OTHER_ROWS * OTHER_ROWS; first_key < end; first_key += OTHER_ROWS) {
+        const int left = keys.length - first_key;
         __syncthreads();
-        k.fetch(OTHER_ROWS, k_from + first_key * stride, stride, left);
-        v.fetch(OTHER_ROWS, v_from + first_key * stride, stride, left);
+        k.fetch(OTHER_ROWS, in.key(keys.start + first_key, kv_head, head_dim), in.kv_stride, left);
+        v.fetch(OTHER_ROWS, in.value(keys.start + first_key, kv_head, head_dim), in.kv_stride, left);
         __syncthreads();
         dots(s, q, own_row, k, lane);
 #pragma unroll
         for (int r = 0; r < WARP_ROWS; r++) {
-            const bool seen = sees(first_query + own_row + r, first_key + lane, window);
-            const float x = seen ? s[r] * scale : MINUS_INFINITY;
+            const int query = first_query + own_row + r, key = first_key + lane;
+            const bool seen = own_row + r < rows && lane < left && shape.visible(query, key);
+            const float x = seen ? score(shape, s[r], head, query, key).value : MINUS_INFINITY;
             const float best = fmaxf(peak[r], warp_max(x));
             // A query that has seen nothing yet must not subtract infinity from infinity.
             const float base = best == MINUS_INFINITY ? 0.0f : best, shrink = expf(peak[r] - base);
@@ -133,123 +190,161 @@ __device__ __forceinline__ void forward(const T* qkv, const int* bounds, T* out,
 #pragma unroll
     for (int r = 0; r < WARP_ROWS; r++) {
         if (own_row + r >= rows) break;
-        store(acc[r], 1.0f / total[r], to + (own_row + r) * out_stride, head_dim);
-        if (lane == 0) lse[(first_row + own_row + r) * query_heads + head] = peak[r] + logf(total[r]);
+        // A query that sees no key has zeros.
+        const bool any = total[r] > 0.0f;
+        store(acc[r], any ? 1.0f / total[r] : 0.0f, to + (own_row + r) * out_stride, head_dim);
+        if (lane == 0) lse[shape.q_row_heads(first_row + own_row + r, head)] = any ? peak[r] + logf(total[r]) : 0.0f;
     }
 }
 
-// Also writes Σ d_out·out of each query to `delta`, for the keys' gradients.
+// Where the sums over distances of a block of queries begin; the host plans them by the same rule.
+__device__ __forceinline__ u64 sums_at(int q_start, int k_start, int sequence, int max_keys) {
+    return u64(q_start) * max_keys / OWN_ROWS + q_start + k_start + OWN_ROWS * u64(sequence);
+}
+
+// Adds the gradients of a tile of scores to the sums over their distances. Each sum has one thread, which takes the
+// queries in order; those of the next tile of keys are other threads' behind the barrier.
+__device__ __forceinline__ void add_distances(const float (&d_score)[WARP_ROWS], float* tile, float* sums, int first_key,
+                                              int count) {
+    const int lane = threadIdx.x % WARP, own_row = threadIdx.x / WARP * WARP_ROWS;
+#pragma unroll
+    for (int r = 0; r < WARP_ROWS; r++) tile[(own_row + r) * (OTHER_ROWS + 1) + lane] = d_score[r];
+    __syncthreads();
+    for (int at = threadIdx.x; at < OWN_ROWS + OTHER_ROWS - 1; at += THREADS) {
+        float sum = 0.0f;
+        for (int row = 0; row < OWN_ROWS; row++) {
+            const int key = at - (OWN_ROWS - 1) + row;
+            if (key >= 0 && key < OTHER_ROWS) sum += tile[row * (OTHER_ROWS + 1) + key];
+        }
+        if (first_key + at < count) sums[first_key + at] += sum;
+    }
+}
+
+// Also writes Σ d_out·out of each query to `delta`, for the keys' gradients, and with a bias its gradient's sums.
 template <typename T>
-__device__ __forceinline__ void grad_queries(const T* qkv, const T* out, const float* lse, const T* d_out,
-                                             const int* bounds, T* d_qkv, float* delta, int sequences, int tokens,
-                                             int query_heads, int kv_heads, int head_dim, float scale, int window) {
-    const Place place = locate(bounds, sequences, tokens, OWN_ROWS, blockIdx.y, false);
+__device__ __forceinline__ void grad_queries(const Shape& shape, const Operands<const T>& in, const Operands<T>& grads,
+                                             const T* out, const float* lse, const T* d_out, float* delta,
+                                             float* all_sums, u64 sums_per_head, int max_keys) {
+    const Place place = locate(shape.q_bounds, shape.sequences, shape.q_tokens, OWN_ROWS, blockIdx.y, false);
     if (!place.found) return;
-    const int head = blockIdx.x, kv_head = head / (query_heads / kv_heads);
-    const u64 stride = (u64)(query_heads + 2 * kv_heads) * head_dim, out_stride = (u64)query_heads * head_dim;
+    const int head_dim = shape.head_dim, head = blockIdx.x, kv_head = head / (shape.query_heads / shape.kv_heads);
+    const u64 out_stride = u64(shape.query_heads) * head_dim;
     const int first_query = place.tile * OWN_ROWS, rows = min(OWN_ROWS, place.length - first_query);
     const u64 first_row = place.start + first_query;
-    T* const to = d_qkv + first_row * stride + head * head_dim;
+    T* const to = grads.query(first_row, head, head_dim);
     if (place.outside) {
-        store_zeros(to, stride, rows, head_dim);
+        store_zeros(to, grads.q_stride, rows, head_dim);
         return;
     }
+    const Segment keys = segment(shape.k_bounds, shape.sequences, shape.k_tokens, place.sequence);
     const Rows q = {memory, head_dim}, d = {q.end(OWN_ROWS), head_dim}, k = {d.end(OWN_ROWS), head_dim};
     const Rows v = {k.end(OTHER_ROWS), head_dim};
-    const T* const k_from = qkv + place.start * stride + (query_heads + kv_head) * head_dim;
-    const T* const v_from = k_from + kv_heads * head_dim;
+    float* const tile = v.end(OTHER_ROWS);
     const T* const out_from = out + first_row * out_stride + head * head_dim;
-    const int begin = max(first_query - window + 1, 0) / OTHER_ROWS, end = (first_query + rows - 1) / OTHER_ROWS + 1;
+    const int begin = shape.first_key(first_query), end = shape.keys_end(first_query + rows - 1, keys.length);
     const int lane = threadIdx.x % WARP, own_row = threadIdx.x / WARP * WARP_ROWS;
+    const int distances = keys.length + OWN_ROWS - 1;
+    float* const sums = all_sums + head * sums_per_head + u64(place.tile) * distances +
+                        sums_at(place.start, keys.start, place.sequence, max_keys);
 
-    q.fetch(OWN_ROWS, qkv + first_row * stride + head * head_dim, stride, rows);
+    if (shape.bias != nullptr) {
+        for (int at = threadIdx.x; at < distances; at += THREADS) sums[at] = 0.0f;
+    }
+    q.fetch(OWN_ROWS, in.query(first_row, head, head_dim), in.q_stride, rows);
     d.fetch(OWN_ROWS, d_out + first_row * out_stride + head * head_dim, out_stride, rows);
     __syncthreads();
     float own_delta[WARP_ROWS], own_lse[WARP_ROWS];
 #pragma unroll
     for (int r = 0; r < WARP_ROWS; r++) {
         const int row = own_row + r;
-        const u64 stat = (first_row + row) * query_heads + head;
+        const u64 stat = shape.q_row_heads(first_row + row, head);
         float sum = 0.0f;
         if (row < rows) {
             const T* const result = out_from + row * out_stride;
             for (int c = lane; c < head_dim; c += WARP) sum = fmaf(to_float(result[c]), d.row(row)[c], sum);
         }
         own_delta[r] = warp_sum(sum);
-        // Rows that do not exist get chances of zero.
-        own_lse[r] = row < rows ? lse[stat] : -MINUS_INFINITY;
+        own_lse[r] = row < rows ? lse[stat] : 0.0f;
         if (lane == 0 && row < rows) delta[stat] = own_delta[r];
     }
     float acc[WARP_ROWS][SLICES], s[WARP_ROWS], d_p[WARP_ROWS];
     clear(acc);
-    for (int tile = begin; tile < end; tile++) {
-        const int first_key = tile * OTHER_ROWS, left = place.length - first_key;
+    for (int first_key = begin / OTHER_ROWS * OTHER_ROWS; first_key < end; first_key += OTHER_ROWS) {
+        const int left = keys.length - first_key;
         __syncthreads();
-        k.fetch(OTHER_ROWS, k_from + first_key * stride, stride, left);
-        v.fetch(OTHER_ROWS, v_from + first_key * stride, stride, left);
+        k.fetch(OTHER_ROWS, in.key(keys.start + first_key, kv_head, head_dim), in.kv_stride, left);
+        v.fetch(OTHER_ROWS, in.value(keys.start + first_key, kv_head, head_dim), in.kv_stride, left);
         __syncthreads();
         dots(s, q, own_row, k, lane);
         dots(d_p, d, own_row, v, lane);
 #pragma unroll
         for (int r = 0; r < WARP_ROWS; r++) {
-            const bool seen = sees(first_query + own_row + r, first_key + lane, window);
-            s[r] = seen ? expf(fmaf(s[r], scale, -own_lse[r])) * (d_p[r] - own_delta[r]) : 0.0f;
+            const int query = first_query + own_row + r, key = first_key + lane;
+            const bool seen = own_row + r < rows && lane < left && shape.visible(query, key);
+            Score of = {0.0f, 0.0f};
+            if (seen) of = score(shape, s[r], head, query, key);
+            // Of the score, then of the scaled product.
+            d_p[r] = seen ? expf(of.value - own_lse[r]) * (d_p[r] - own_delta[r]) : 0.0f;
+            s[r] = d_p[r] * of.slope;
         }
         add_rows(acc, s, k);
+        if (shape.bias != nullptr) add_distances(d_p, tile, sums, first_key, distances);
     }
 #pragma unroll
     for (int r = 0; r < WARP_ROWS; r++) {
-        if (own_row + r < rows) store(acc[r], scale, to + (own_row + r) * stride, head_dim);
+        if (own_row + r < rows) store(acc[r], shape.scale, to + (own_row + r) * grads.q_stride, head_dim);
     }
 }
 
 // The query heads that share a key head follow one after another.
 template <typename T>
-__device__ __forceinline__ void grad_keys(const T* qkv, const float* lse, const T* d_out, const int* bounds, T* d_qkv,
-                                          const float* delta, int sequences, int tokens, int query_heads, int kv_heads,
-                                          int head_dim, float scale, int window) {
-    const Place place = locate(bounds, sequences, tokens, OWN_ROWS, blockIdx.y, true);
+__device__ __forceinline__ void grad_keys(const Shape& shape, const Operands<const T>& in, const Operands<T>& grads,
+                                          const float* lse, const T* d_out, const float* delta) {
+    const Place place = locate(shape.k_bounds, shape.sequences, shape.k_tokens, OWN_ROWS, blockIdx.y, true);
     if (!place.found) return;
-    const int kv_head = blockIdx.x, sharing = query_heads / kv_heads;
-    const u64 stride = (u64)(query_heads + 2 * kv_heads) * head_dim, out_stride = (u64)query_heads * head_dim;
+    const int head_dim = shape.head_dim, kv_head = blockIdx.x, sharing = shape.query_heads / shape.kv_heads;
+    const u64 out_stride = u64(shape.query_heads) * head_dim;
     const int first_key = place.tile * OWN_ROWS, rows = min(OWN_ROWS, place.length - first_key);
     const u64 first_row = place.start + first_key;
-    const u64 k_column = (u64)(query_heads + kv_head) * head_dim, v_column = k_column + kv_heads * head_dim;
-    T* const to = d_qkv + first_row * stride;
+    T* const to_k = grads.key(first_row, kv_head, head_dim);
+    T* const to_v = grads.value(first_row, kv_head, head_dim);
     if (place.outside) {
-        store_zeros(to + k_column, stride, rows, head_dim);
-        store_zeros(to + v_column, stride, rows, head_dim);
+        store_zeros(to_k, grads.kv_stride, rows, head_dim);
+        store_zeros(to_v, grads.kv_stride, rows, head_dim);
         return;
     }
+    const Segment queries = segment(shape.q_bounds, shape.sequences, shape.q_tokens, place.sequence);
     const Rows k = {memory, head_dim}, v = {k.end(OWN_ROWS), head_dim}, q = {v.end(OWN_ROWS), head_dim};
     const Rows d = {q.end(OTHER_ROWS), head_dim};
-    const int last_key = first_key + rows - 1;
-    const int last_query = last_key + min(place.length - 1 - last_key, window - 1);
-    const int begin = first_key / OTHER_ROWS, end = last_query / OTHER_ROWS + 1;
+    const int begin = shape.first_query(first_key), end = shape.queries_end(first_key + rows - 1, queries.length);
     const int lane = threadIdx.x % WARP, own_row = threadIdx.x / WARP * WARP_ROWS;
 
-    k.fetch(OWN_ROWS, qkv + first_row * stride + k_column, stride, rows);
-    v.fetch(OWN_ROWS, qkv + first_row * stride + v_column, stride, rows);
+    k.fetch(OWN_ROWS, in.key(first_row, kv_head, head_dim), in.kv_stride, rows);
+    v.fetch(OWN_ROWS, in.value(first_row, kv_head, head_dim), in.kv_stride, rows);
     float d_k[WARP_ROWS][SLICES], d_v[WARP_ROWS][SLICES], p[WARP_ROWS], d_p[WARP_ROWS];
     clear(d_k);
     clear(d_v);
     for (int head = kv_head * sharing; head < (kv_head + 1) * sharing; head++) {
-        for (int tile = begin; tile < end; tile++) {
-            const int first_query = tile * OTHER_ROWS, left = place.length - first_query;
-            const u64 row = place.start + first_query, stat = (row + lane) * query_heads + head;
+        for (int first_query = begin / OTHER_ROWS * OTHER_ROWS; first_query < end; first_query += OTHER_ROWS) {
+            const int left = queries.length - first_query;
+            if (left <= 0) break;
+            const u64 row = queries.start + first_query, stat = shape.q_row_heads(row + lane, head);
             __syncthreads();
-            q.fetch(OTHER_ROWS, qkv + row * stride + head * head_dim, stride, left);
+            q.fetch(OTHER_ROWS, in.query(row, head, head_dim), in.q_stride, left);
             d.fetch(OTHER_ROWS, d_out + row * out_stride + head * head_dim, out_stride, left);
             __syncthreads();
-            const float query_lse = lane < left ? lse[stat] : -MINUS_INFINITY;
+            const float query_lse = lane < left ? lse[stat] : 0.0f;
             const float query_delta = lane < left ? delta[stat] : 0.0f;
             dots(p, k, own_row, q, lane);
             dots(d_p, v, own_row, d, lane);
 #pragma unroll
             for (int r = 0; r < WARP_ROWS; r++) {
-                const bool seen = sees(first_query + lane, first_key + own_row + r, window);
-                p[r] = seen ? expf(fmaf(p[r], scale, -query_lse)) : 0.0f;
-                d_p[r] = p[r] * (d_p[r] - query_delta);
+                const int query = first_query + lane, key = first_key + own_row + r;
+                const bool seen = own_row + r < rows && lane < left && shape.visible(query, key);
+                Score of = {0.0f, 0.0f};
+                if (seen) of = score(shape, p[r], head, query, key);
+                p[r] = seen ? expf(of.value - query_lse) : 0.0f;
+                d_p[r] = p[r] * (d_p[r] - query_delta) * of.slope;
             }
             add_rows(d_v, p, d);
             add_rows(d_k, d_p, q);
@@ -258,28 +353,53 @@ __device__ __forceinline__ void grad_keys(const T* qkv, const float* lse, const 
 #pragma unroll
     for (int r = 0; r < WARP_ROWS; r++) {
         if (own_row + r >= rows) break;
-        store(d_k[r], scale, to + (own_row + r) * stride + k_column, head_dim);
-        store(d_v[r], 1.0f, to + (own_row + r) * stride + v_column, head_dim);
+        store(d_k[r], shape.scale, to_k + (own_row + r) * grads.kv_stride, head_dim);
+        store(d_v[r], 1.0f, to_v + (own_row + r) * grads.kv_stride, head_dim);
     }
 }
 
-#define ATTENTION_GENERIC(SUFFIX, TYPE)                                                                             \
-    PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_forward_##SUFFIX(                                          \
-        const TYPE* qkv, const int* bounds, TYPE* out, float* lse, int sequences, int tokens, int query_heads,      \
-        int kv_heads, int head_dim, float scale, int window) {                                                      \
-        forward(qkv, bounds, out, lse, sequences, tokens, query_heads, kv_heads, head_dim, scale, window);          \
-    }                                                                                                               \
-    PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_grad_queries_##SUFFIX(                                     \
-        const TYPE* qkv, const TYPE* out, const float* lse, const TYPE* d_out, const int* bounds, TYPE* d_qkv,      \
-        float* delta, int sequences, int tokens, int query_heads, int kv_heads, int head_dim, float scale,          \
-        int window) {                                                                                               \
-        grad_queries(qkv, out, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads,          \
-                     head_dim, scale, window);                                                                      \
-    }                                                                                                               \
-    PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_grad_keys_##SUFFIX(                                        \
-        const TYPE* qkv, const float* lse, const TYPE* d_out, const int* bounds, TYPE* d_qkv, const float* delta,   \
-        int sequences, int tokens, int query_heads, int kv_heads, int head_dim, float scale, int window) {          \
-        grad_keys(qkv, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, head_dim, scale, \
-                  window);                                                                                          \
+// The bias' gradient: for each head and distance the sums of all blocks of queries, in order.
+PLIMSOLL_EXPORT __launch_bounds__(256) attention_grad_bias(const float* sums, const int* q_bounds, const int* k_bounds,
+                                                           float* d_bias, int sequences, int max_length, int distances,
+                                                           int max_keys, u64 sums_per_head) {
+    const int at = blockIdx.x * blockDim.x + threadIdx.x, head = blockIdx.y;
+    if (at >= distances) return;
+    const float* const of_head = sums + head * sums_per_head;
+    const int distance = at - (max_length - 1);
+    float total = 0.0f;
+    for (int sequence = 0; sequence < sequences; sequence++) {
+        const int q_start = q_bounds[sequence], k_start = k_bounds[sequence];
+        const int queries = max(q_bounds[sequence + 1] - q_start, 0), keys = max(k_bounds[sequence + 1] - k_start, 0);
+        const int count = keys + OWN_ROWS - 1;
+        const float* from = of_head + sums_at(q_start, k_start, sequence, max_keys);
+        for (int first_query = 0; first_query < queries; first_query += OWN_ROWS, from += count) {
+            const int index = distance + first_query + OWN_ROWS - 1;
+            if (index >= 0 && index < count) total += from[index];
+        }
+    }
+    d_bias[u64(head) * distances + at] = total;
+}
+
+// All that every kernel takes; the host fills it in word by word.
+template <typename T> struct Problem {
+    Shape shape;
+    Operands<const T> in;
+    Operands<T> grads;
+};
+static_assert(sizeof(Problem<float>) == 19 * sizeof(u64), "as the host counts it");
+
+#define ATTENTION_GENERIC(SUFFIX, TYPE)                                                                                \
+    PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_forward_##SUFFIX(Problem<TYPE> problem, TYPE* out,            \
+                                                                          float* lse) {                                \
+        forward(problem.shape, problem.in, out, lse);                                                                  \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_grad_queries_##SUFFIX(                                        \
+        Problem<TYPE> problem, const TYPE* out, const float* lse, const TYPE* d_out, float* delta, float* sums,        \
+        u64 sums_per_head, int max_keys) {                                                                             \
+        grad_queries(problem.shape, problem.in, problem.grads, out, lse, d_out, delta, sums, sums_per_head, max_keys); \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_grad_keys_##SUFFIX(                                           \
+        Problem<TYPE> problem, const float* lse, const TYPE* d_out, const float* delta) {                              \
+        grad_keys(problem.shape, problem.in, problem.grads, lse, d_out, delta);                                        \
     }
 PLIMSOLL_FOR_EACH_TYPE(ATTENTION_GENERIC)

@@ -11,6 +11,7 @@ struct Segment {
 
 struct Place {
     int start, length;  // the sequence
+    int sequence;       // its number
     int tile;           // the tile's number in it
     bool found;         // false: there are fewer tiles than blocks
     bool outside;       // these rows belong to no sequence
@@ -66,7 +67,7 @@ struct Tiles {
 // `from_end`: tiles are numbered from the end of their sequence.
 __device__ __forceinline__ Place locate(const Tiles& tiles, int index, bool from_end) {
     const int sequences = tiles.sequences;
-    Place place = {0, 0, 0, false, false};
+    Place place = {0, 0, 0, 0, false, false};
     if (index >= tiles.from(0)) return place;
     int level = 0, above = tiles.most();  // more than `index` tiles from `level` on, not from `above`
 #pragma unroll 1
@@ -90,6 +91,7 @@ __device__ __forceinline__ Place locate(const Tiles& tiles, int index, bool from
             place.start = __shfl_sync(FULL_MASK, __shfl_sync(FULL_MASK, s.start, owner), 0);
             place.length = __shfl_sync(FULL_MASK, __shfl_sync(FULL_MASK, s.length, owner), 0);
             level = __shfl_sync(FULL_MASK, level, 0);
+            place.sequence = chunk + owner;
             place.tile = from_end ? tiles.count(place.length) - 1 - level : level;
             place.outside = chunk + owner >= sequences;
             place.found = true;

@@ -1,4 +1,4 @@
-// Sums and dropout.
+// Sums, multiples and dropout.
 #include "plimsoll.cuh"
 
 template <typename T> __device__ __forceinline__ void add(const T* a, const T* b, T* out, u64 len) {
@@ -12,6 +12,18 @@ template <typename T> __device__ __forceinline__ void add(const T* a, const T* b
 #pragma unroll
     for (int i = 0; i < N; i++) left[i] += right[i];
     store_some(out + at, count, count == N, left);
+}
+
+template <typename T> __device__ __forceinline__ void scale(const T* x, T* out, u64 len, float factor) {
+    constexpr int N = Pack<T>::N;
+    const u64 at = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    if (at >= len) return;
+    const int count = int(min(u64(N), len - at));
+    float v[N];
+    load_some(x + at, count, count == N, v);
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] *= factor;
+    store_some(out + at, count, count == N, v);
 }
 
 // A thread has one run of columns of one row.
@@ -36,6 +48,9 @@ __device__ __forceinline__ void dropout(const T* x, const u32* row_ids, const u3
 #define KERNELS(suffix, T)                                                                                             \
     PLIMSOLL_EXPORT __launch_bounds__(256) add_##suffix(const T* a, const T* b, T* out, u64 len) {                     \
         add<T>(a, b, out, len);                                                                                        \
+    }                                                                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(256) scale_##suffix(const T* x, T* out, u64 len, float factor) {                 \
+        scale<T>(x, out, len, factor);                                                                                 \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         dropout_##suffix(const T* x, const u32* row_ids, const u32* key, T* out, u32 rows, u32 cols, u32 site,         \

@@ -56,14 +56,14 @@ PLIMSOLL_EXPORT __launch_bounds__(RANKED_PER_BLOCK* RANK_SLICES)
 }
 
 // The block at the first place of a word adds up all rows of that word, in their order, onto the
-// word's gradient; the other blocks have nothing to do. Blocks along y divide the columns.
+// word's gradient, unless the word is padding; the other blocks have nothing to do. Blocks along y divide the columns.
 template <typename T, typename G>
 __device__ __forceinline__ void embed_grad(const T* dx, const int* sorted_tokens, const int* sorted_rows, G* table,
-                                           int rows, int cols, int words, float scale) {
+                                           int rows, int cols, int words, int padding, float scale) {
     constexpr int N = Pack<T>::N;
     __shared__ int members[SUM_THREADS];
     const int first = blockIdx.x, word = sorted_tokens[first];
-    if (word < 0 || word >= words || (first > 0 && sorted_tokens[first - 1] == word)) return;
+    if (word < 0 || word >= words || word == padding || (first > 0 && sorted_tokens[first - 1] == word)) return;
     const int at = (blockIdx.y * SUM_THREADS + threadIdx.x) * N, count = min(N, cols - at);
     const bool wide = cols % N == 0;
     G* total = table + u64(word) * cols + at;
@@ -104,8 +104,8 @@ EMBED(f16, f16, f16, f16)
 #define EMBED_GRAD(from, T, to, G)                                                                                     \
     PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)                                                                     \
         embed_grad_##from##_##to(const T* dx, const int* sorted_tokens, const int* sorted_rows, G* table, int rows,    \
-                                 int cols, int words, float scale) {                                                   \
-        embed_grad<T, G>(dx, sorted_tokens, sorted_rows, table, rows, cols, words, scale);                             \
+                                 int cols, int words, int padding, float scale) {                                      \
+        embed_grad<T, G>(dx, sorted_tokens, sorted_rows, table, rows, cols, words, padding, scale);                    \
     }
 
 EMBED_GRAD(f32, float, f32, float)

@@ -1,28 +1,28 @@
-//! Flash attention: on tensor cores for the usual head dims in 16-bit types, `attention_{type}_{head_dim}.cu`,
-//! and `attention_generic.cu` for everything else.
+//! Flash attention: on tensor cores where scores are plain and causal, for the usual head dims in 16-bit types,
+//! `attention_{type}_{head_dim}.cu`; everything else is [`attention_generic`](crate::attention_generic)'s.
 
 use plimsoll_graph::DType;
 use plimsoll_graph::ops::{Attention, AttentionGrad, Heads};
 use plimsoll_runtime::RuntimeError;
 
-use crate::call::{Args, Call, Operand, type_suffix};
-
-/// The generic kernels hold results in eight registers per row, 32 columns to each.
-const HEAD_DIM_MAX: usize = 256;
+use crate::attention_generic;
+use crate::call::{Args, Call, Operand};
 
 pub(crate) fn attention(op: &Attention, call: &Call) -> Result<(), RuntimeError> {
     let (qkv, bounds, out, lse) = (call.input(0), call.input(1), call.output(0), call.output(1));
-    let kernels = Kernels::choose(op, &qkv, &bounds, call)?;
+    let Some(kernels) = Kernels::choose(op, &qkv, &bounds, call) else { return attention_generic::attention(op, call) };
     let args = Args::new().ptr(qkv.ptr).ptr(bounds.ptr).ptr(out.ptr).ptr(lse.ptr);
     kernels.launch("attention_forward", op.heads.query, kernels.forward_bytes, args)
 }
 
 /// The queries' gradients come first: their kernel also leaves `Σ d_out·out`, which the keys' kernel reads.
-pub(crate) fn attention_grad(op: &AttentionGrad, call: &Call) -> Result<(), RuntimeError> {
-    let op = &op.0;
+pub(crate) fn attention_grad(grad: &AttentionGrad, call: &Call) -> Result<(), RuntimeError> {
+    let op = &grad.0;
     let (qkv, out, lse) = (call.input(0), call.input(1), call.input(2));
     let (d_out, bounds, d_qkv) = (call.input(3), call.input(4), call.output(0));
-    let kernels = Kernels::choose(op, &qkv, &bounds, call)?;
+    let Some(kernels) = Kernels::choose(op, &qkv, &bounds, call) else {
+        return attention_generic::attention_grad(grad, call);
+    };
     let (queries, keys) = (kernels.for_queries(), kernels.for_keys());
     let (delta, planned) = call.workspace();
     let needed = qkv.rows * op.heads.query * size_of::<f32>();
@@ -42,8 +42,6 @@ struct Kernels<'a> {
     op: &'a Attention,
     call: &'a Call<'a>,
     module: &'static str,
-    /// The generic kernels have one module for all types and take the head dim as an argument.
-    generic_suffix: Option<&'static str>,
     tokens: usize,
     sequences: usize,
     /// Queries or keys of a block.
@@ -58,50 +56,29 @@ struct Kernels<'a> {
 }
 
 impl<'a> Kernels<'a> {
-    fn choose(op: &'a Attention, qkv: &Operand, bounds: &Operand, call: &'a Call) -> Result<Self, RuntimeError> {
+    /// `None` where only the generic kernels do.
+    fn choose(op: &'a Attention, qkv: &Operand, bounds: &Operand, call: &'a Call) -> Option<Self> {
         let Heads { query, kv, head_dim } = op.heads;
-        if kv == 0 || !query.is_multiple_of(kv) || head_dim > HEAD_DIM_MAX {
-            let reason = format!("{query} query heads on {kv} key heads of {head_dim} have no kernel");
-            return Err(call.error(format!("{reason}; head dims may be up to {HEAD_DIM_MAX}")));
+        if !op.is_plain_causal() || kv == 0 || !query.is_multiple_of(kv) {
+            return None;
         }
-        let suffix = type_suffix(qkv.dtype).ok_or_else(|| call.unsupported(qkv.dtype))?;
-        let (tokens, sequences) = (qkv.rows, bounds.rows - 1);
-        if let Some(module) = tensor_core_module(qkv.dtype, head_dim) {
-            let capability = call.compute_capability();
-            let persistent = blocks_persist(head_dim, capability);
-            let (forward_bytes, gradient_bytes) =
-                if persistent { persistent_bytes(head_dim) } else { tensor_core_bytes(head_dim, capability) };
-            let (rows, threads) = (128, if persistent { 384 } else { 256 });
-            return Ok(Self {
-                op,
-                call,
-                module,
-                generic_suffix: None,
-                tokens,
-                sequences,
-                rows,
-                threads,
-                forward_bytes,
-                gradient_bytes,
-                small: false,
-                persistent,
-            });
-        }
-        // Rows that a block keeps and rows it walks over, as floats with one column to spare.
-        let (rows, other_rows, row_bytes) = (16, 32, (head_dim + 1) * size_of::<f32>());
-        Ok(Self {
+        let module = tensor_core_module(qkv.dtype, head_dim)?;
+        let capability = call.compute_capability();
+        let persistent = blocks_persist(head_dim, capability);
+        let (forward_bytes, gradient_bytes) =
+            if persistent { persistent_bytes(head_dim) } else { tensor_core_bytes(head_dim, capability) };
+        Some(Self {
             op,
             call,
-            module: "attention_generic",
-            generic_suffix: Some(suffix),
-            tokens,
-            sequences,
-            rows,
-            threads: 128,
-            forward_bytes: (rows + 2 * other_rows) * row_bytes,
-            gradient_bytes: 2 * (rows + other_rows) * row_bytes,
+            module,
+            tokens: qkv.rows,
+            sequences: bounds.rows - 1,
+            rows: 128,
+            threads: if persistent { 384 } else { 256 },
+            forward_bytes,
+            gradient_bytes,
             small: false,
-            persistent: false,
+            persistent,
         })
     }
 
@@ -109,7 +86,7 @@ impl<'a> Kernels<'a> {
     /// while the other waits.
     fn for_queries(self) -> Self {
         let room = matches!(self.call.compute_capability(), (9..=11, _)) && !self.persistent;
-        if self.generic_suffix.is_none() && room { self.halved() } else { self }
+        if room { self.halved() } else { self }
     }
 
     /// Few key heads make few blocks, and those that many queries see take longest: then smaller ones end sooner. Blocks
@@ -118,7 +95,7 @@ impl<'a> Kernels<'a> {
         let (blocks, multiprocessors) =
             (self.op.heads.kv * self.tokens.div_ceil(self.rows), self.call.sm_count() as usize);
         let few = if self.persistent { 2 * blocks < multiprocessors } else { 2 * blocks < 3 * multiprocessors };
-        let suits = self.generic_suffix.is_none() && few && has_large_blocks(self.call.compute_capability());
+        let suits = few && has_large_blocks(self.call.compute_capability());
         if suits { self.halved() } else { self }
     }
 
@@ -132,18 +109,13 @@ impl<'a> Kernels<'a> {
     /// Blocks for `heads` heads, and at least as many tiles of rows as there can be: each sequence, and
     /// each stretch of rows outside of them, may begin one more. Those not needed end at once.
     fn launch(&self, kernel: &str, heads: usize, shared_bytes: usize, args: Args) -> Result<(), RuntimeError> {
-        let Attention { heads: Heads { query, kv, head_dim }, scale, .. } = *self.op;
+        let Attention { heads: Heads { query, kv, .. }, scale, .. } = *self.op;
         let sequences = self.sequences;
         let tiles = self.tokens / self.rows + sequences + 2;
         let args = args.i32(sequences as i32).i32(self.tokens as i32).i32(query as i32).i32(kv as i32);
-        let args = if self.generic_suffix.is_some() { args.i32(head_dim as i32) } else { args };
         let window = self.op.window().map_or(i32::MAX, |w| i32::try_from(w).unwrap_or(i32::MAX));
         let args = args.f32(scale).i32(window);
-        let kernel = match self.generic_suffix {
-            Some(suffix) => format!("{kernel}_{suffix}"),
-            None if self.small => format!("{kernel}_small"),
-            None => kernel.to_owned(),
-        };
+        let kernel = if self.small { format!("{kernel}_small") } else { kernel.to_owned() };
         let grid = match (self.tokens, self.persistent) {
             (0, _) => (0, 1, 1),
             (_, true) => ((heads * tiles).min(self.call.sm_count() as usize) as u32, 1, 1),
@@ -223,7 +195,5 @@ mod tests {
                 assert!(!stays || forward.max(gradient) <= most_kib * 1024, "{capability:?}, head dim {head_dim}");
             }
         }
-        let generic = 2 * (16 + 32) * (HEAD_DIM_MAX + 1) * 4;
-        assert!(generic <= 99 * 1024);
     }
 }

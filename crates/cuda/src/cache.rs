@@ -4,8 +4,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 const MAGIC: &[u8; 8] = b"plimsol1";
 /// Magic, hash of the key, hash of the content.
@@ -43,7 +41,7 @@ impl Cache {
     pub(crate) fn write(&self, name: &str, key: &str, content: &[u8]) {
         let key = hash(key.as_bytes());
         if let Some(path) = self.path(name, key) {
-            let _ = write_whole(&path, &[&entry_header(key, content)[..], content].concat());
+            let _ = put(&path, &[&entry_header(key, content)[..], content].concat());
         }
     }
 }
@@ -55,33 +53,12 @@ pub(crate) fn user_folder(name: &str) -> Option<PathBuf> {
     base.map(|base| base.join("plimsoll").join(name))
 }
 
-/// Under a name of its own first, then moved into place.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Puts a file into a folder of ours, which is made if it is not there. What killed processes left in it goes.
+pub(crate) fn put(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     std::fs::create_dir_all(folder)?;
-    sweep(folder);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let temporary = path.with_extension(format!("{}-{count}.tmp", std::process::id()));
-    let moved = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
-    if moved.is_err() {
-        let _ = std::fs::remove_file(&temporary);
-    }
-    moved
-}
-
-/// Writing an entry takes milliseconds; a temporary file of this age was left by a process that was killed.
-const ABANDONED: Duration = Duration::from_secs(600);
-
-/// Removes what killed processes left behind.
-fn sweep(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.flatten().filter(|entry| entry.path().extension().is_some_and(|e| e == "tmp")) {
-        let age = entry.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
-        if age.is_some_and(|age| age > ABANDONED) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
+    plimsoll_files::sweep(folder);
+    plimsoll_files::publish(path, bytes)
 }
 
 fn entry_header(key: u64, content: &[u8]) -> [u8; HEADER_BYTES] {
@@ -135,20 +112,15 @@ mod tests {
         });
     }
 
-    /// A process that is killed between writing and moving leaves a temporary file; the next writer removes it.
+    /// A process that is killed between writing and moving leaves a partial file; the next writer removes it.
     #[test]
     fn what_killed_processes_left_is_removed() {
         with_cache("killed", |cache, folder| {
             std::fs::create_dir_all(folder).expect("writable");
-            let (old, new) = (folder.join("norm-1.77-0.tmp"), folder.join("norm-2.78-0.tmp"));
-            for path in [&old, &new] {
-                std::fs::write(path, b"half of").expect("writable");
-            }
-            let long_ago = std::time::SystemTime::now() - 2 * ABANDONED;
-            let file = std::fs::File::options().write(true).open(&old).expect("just written");
-            file.set_modified(long_ago).expect("ours");
+            let left = folder.join("norm-1.cubin.77-0.partial");
+            std::fs::write(&left, b"half of").expect("writable");
             cache.write("norm", "source", b"code");
-            assert!(!old.exists() && new.exists(), "another process may still be at work on the new one");
+            assert!(!left.exists());
             assert_eq!(cache.read("norm", "source").as_deref(), Some(&b"code"[..]));
         });
     }

@@ -49,7 +49,11 @@ impl<'a> Call<'a> {
         for buffer in step.inputs.iter().chain(&step.outputs) {
             device.locate(buffer.region)?;
             let rows = active.rows(buffer);
-            if rows > buffer.shape.rows() || rows * buffer.shape.cols() * buffer.dtype().bytes() > buffer.region.bytes {
+            let bytes = match buffer.storage.blocks {
+                None => rows * buffer.shape.cols() * buffer.dtype().bytes(),
+                Some(_) => buffer.storage.bytes(&buffer.shape).map_err(|error| call.error(error))?,
+            };
+            if rows > buffer.shape.rows() || bytes > buffer.region.bytes {
                 return Err(call.error(format!(
                     "{rows} rows do not fit value {} of shape {} in {} bytes",
                     buffer.value.0, buffer.shape, buffer.region.bytes

@@ -8,7 +8,7 @@ use crate::call::Call;
 use crate::device::Device;
 use crate::{
     activation, adapter, attention, cached, elementwise, embedding, grouping, layer_norm, linear, loss, norm,
-    optimizer, rope, rows, score,
+    optimizer, position_bias, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -28,6 +28,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::AttentionGrad(op) => attention::attention_grad(op, call),
         Op::CacheWrite(op) => cached::cache_write(op, call),
         Op::CachedAttention(op) => cached::cached_attention(op, call),
+        Op::PositionBias(_) => position_bias::position_bias(call),
+        Op::PositionBiasGrad(_) => position_bias::position_bias_grad(call),
         Op::Gated(op) => activation::gated(op, call),
         Op::GatedGrad(op) => activation::gated_grad(op, call),
         Op::Pointwise(op) => activation::pointwise(op, call),
@@ -41,9 +43,12 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::ClassLoss(op) => score::class_loss(op, call),
         Op::Add(_) => elementwise::add(call),
+        Op::Scale(op) => elementwise::scale(op, call),
         Op::Dropout(op) => elementwise::dropout(op, call),
         Op::GlobalNorm(op) => optimizer::global_norm(op, call),
-        Op::AdamW(_) | Op::Sgd(_) => optimizer::update_one(call),
+        Op::AdamW(_) | Op::Sgd(_) | Op::Lion(_) => optimizer::update_one(call),
+        Op::Muon(op) => optimizer::muon(op, call),
+        Op::Adafactor(op) => optimizer::adafactor(op, call),
     }
 }
 

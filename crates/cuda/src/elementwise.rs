@@ -1,6 +1,6 @@
-//! Sums and dropout.
+//! Sums, multiples and dropout.
 
-use plimsoll_graph::ops::Dropout;
+use plimsoll_graph::ops::{Dropout, Scale};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
@@ -28,6 +28,13 @@ pub(crate) fn add(call: &Call) -> Result<(), RuntimeError> {
     let (a, b, out) = (call.input(0), call.input(1), call.output(0));
     let kernel = format!("add_{}", call.suffix_of(&[a, b, out])?);
     let args = Args::new().ptr(a.ptr).ptr(b.ptr).ptr(out.ptr).u64(out.len() as u64);
+    call.launch(MODULE, &kernel, flat_grid(&out), THREADS, 0, args)
+}
+
+pub(crate) fn scale(op: &Scale, call: &Call) -> Result<(), RuntimeError> {
+    let (x, out) = (call.input(0), call.output(0));
+    let kernel = format!("scale_{}", call.suffix_of(&[x, out])?);
+    let args = Args::new().ptr(x.ptr).ptr(out.ptr).u64(out.len() as u64).f32(op.factor);
     call.launch(MODULE, &kernel, flat_grid(&out), THREADS, 0, args)
 }
 

@@ -60,6 +60,7 @@ pub(crate) fn embed_grad(op: &EmbedGrad, call: &Call) -> Result<(), RuntimeError
         .i32(rows as i32)
         .i32(dx.cols as i32)
         .i32(table.rows as i32)
+        .i32(op.padding.map_or(-1, |token| token as i32))
         .f32(op.scale);
     let columns = dx.cols.div_ceil(SUM_THREADS * 16 / dx.dtype.bytes()) as u32;
     call.launch(MODULE, &kernel, (rows as u32, columns, 1), SUM_THREADS as u32, 0, args)

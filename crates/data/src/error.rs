@@ -25,19 +25,19 @@ pub enum DataError {
     #[error("cannot read {}: {source}\nhint: check the path under `data:`", path.display())]
     Open { path: PathBuf, source: std::io::Error },
     #[error(
-        "no file matches {pattern}\nhint: check the pattern under `data:`; `**` stands for folders in folders, and only .jsonl, .json, .parquet and .txt files (also .gz, .zst) count"
+        "no file matches {pattern}\nhint: check the pattern under `data:`; `**` stands for folders in folders, and only .jsonl, .json, .csv, .tsv, .txt (also with .gz, .zst), .parquet and .arrow files count"
     )]
     NoMatch { pattern: String },
     #[error(
         "{pattern} is not a pattern of files: {reason}\nhint: `*` and `?` stand for parts of a name, `**/` for folders"
     )]
     BadPattern { pattern: String, reason: String },
-    #[error("no data file in {}\nhint: the folder itself must hold .jsonl, .json, .parquet or .txt files (also .gz, .zst); for folders in it write {}/**/*", path.display(), path.display())]
+    #[error("no data file in {}\nhint: the folder itself must hold .jsonl, .json, .csv, .tsv, .txt (also with .gz, .zst), .parquet or .arrow files; for folders in it write {}/**/*", path.display(), path.display())]
     NoDataInFolder { path: PathBuf },
     #[error("{units} files and row groups are more than a dataset can number (2^32)\nhint: join small files")]
     TooManyFiles { units: usize },
     #[error(
-        "{}: the extension does not say what the file holds\nhint: name it .jsonl (one JSON object per line), .json (a list of objects), .parquet or .txt; all but Parquet may end in .gz or .zst",
+        "{}: the extension does not say what the file holds\nhint: name it .jsonl (one JSON object per line), .json (a list of objects), .csv, .tsv, .txt, .parquet or .arrow; all but the last two may end in .gz or .zst",
         path.display()
     )]
     UnknownExtension { path: PathBuf },
@@ -56,18 +56,34 @@ pub enum DataError {
     )]
     CutShort { path: PathBuf, packing: &'static str, offset: u64 },
     #[error(
-        "{}: cannot unpack the {packing} data behind {offset} unpacked bytes: {reason}\nhint: the file is damaged or needs a window above 128 MiB; pack it again",
+        "{}: cannot unpack the {packing} data behind {offset} unpacked bytes: {reason}\nhint: the file is damaged, or a part of it needs a window above 128 MiB or one larger than its beginning does; pack it again as one",
         path.display()
     )]
     Unpack { path: PathBuf, packing: &'static str, offset: u64, reason: String },
     #[error("{}: no rows found: {reason}\nhint: a .json file holds a list of objects, [{{…}}, …], or one object per line", path.display())]
     NoRowsInJson { path: PathBuf, reason: String },
+    #[error("{} {what}, which can be read only once, and data is read more than once\nhint: write it into a file and name that", path.display())]
+    NotAFile { path: PathBuf, what: &'static str },
+    #[error("{} holds the splits {splits}\nhint: choose one: {example}", path.display())]
+    SeveralSplits { path: PathBuf, splits: String, example: String },
+    #[error("{}: not a readable Arrow file: {reason}\nhint: write it again, or convert it to Parquet", path.display())]
+    BadArrow { path: PathBuf, reason: String },
     #[error("{}: not a readable Parquet file: {reason}\nhint: write it again or convert it to JSONL", path.display())]
     BadParquet { path: PathBuf, reason: String },
     #[error(
         "{name} has no part {unit} to read on from\nhint: the files are not those the position was taken from; start again"
     )]
     NoSuchPosition { name: String, unit: u32 },
+    #[error(
+        "data.columns names `{known}`, which no format knows\nhint: write known column: your column; known are {allowed}"
+    )]
+    UnknownColumn { known: String, allowed: String },
+    #[error("data.columns names `{known}` twice\nhint: a column can be read from one other only")]
+    ColumnTwice { known: String },
+    #[error(
+        "data.columns reads `{known}` from `{own}`, which none of the first rows of {files} has; they have {columns}\nhint: correct the name; it is written as in the file, capitals included"
+    )]
+    NoSuchColumn { files: String, known: String, own: String, columns: String },
     #[error("no rows in {files}\nhint: a dataset needs at least one row")]
     Empty { files: String },
 
@@ -84,6 +100,12 @@ pub enum DataError {
         "{at}: expected a JSON object, found {found}\nhint: write each row as {{\"text\": …}} or another accepted shape"
     )]
     NotAnObject { at: Place, found: &'static str },
+    #[error(
+        "{at}: not a valid row of the table: {reason}\nhint: each row has as many fields as the header; quote fields that hold the separator, a quote or a line break"
+    )]
+    BadTable { at: Place, reason: String },
+    #[error("{}: the header is not usable: {reason}\nhint: the first line names the columns, each once, separated by {separator}", path.display())]
+    BadHeader { path: PathBuf, reason: String, separator: &'static str },
     #[error("{at}: the row has {bytes} bytes, more than {max}\nhint: split it, or check that the file has line breaks")]
     RowTooLarge { at: Place, bytes: u64, max: usize },
     #[error(
@@ -103,7 +125,7 @@ pub enum DataError {
     )]
     NotATextPart { at: Place, place: String, kind: String },
     #[error(
-        "{at}: the conversation has no assistant turn, so there is nothing to learn\nhint: add an answer or remove the row"
+        "{at}: the conversation has no assistant turn to learn from\nhint: add an answer (one of weight 0 is not learnt) or remove the row"
     )]
     NoAnswer { at: Place },
     #[error(
@@ -116,6 +138,14 @@ pub enum DataError {
     NotSourceTarget { at: Place, found: &'static str, accepted: &'static str },
     #[error("{at}: the rows have a prompt and no response\nhint: add a column `response`")]
     NoResponse { at: Place },
+    #[error(
+        "{at}: the row is a conversation (it has more than a prompt and a response as texts), and the tokenizer has no chat template to write it with\nhint: choose one with data.template, for example chatml"
+    )]
+    NeedsTemplate { at: Place },
+    #[error(
+        "{at}: `{column}` cannot be learnt from: {reason}\nhint: use a template that writes it (data.template), or remove the row"
+    )]
+    NotRendered { at: Place, column: &'static str, reason: &'static str },
     #[error(
         "{at}: {reason}\nhint: a class is an integer from 0, or a name where the classes are named; correct the row or remove it"
     )]
@@ -191,6 +221,10 @@ pub enum DataError {
         "a stream buffer of {bytes} bytes is too small for sequences of up to {max_length} tokens\nhint: give it at least {needed} bytes, or lower data.max_length"
     )]
     StreamBuffer { bytes: u64, needed: u64, max_length: usize },
+    #[error(
+        "the tokenised data does not fit into memory: {bytes} bytes after {share_percent:.0} % of the rows, and {limit} are available\nhint: use data.mode: cached or streaming, or raise memory.host"
+    )]
+    MemoryFull { bytes: u64, share_percent: f64, limit: u64 },
     #[error("cannot start a thread: {source}\nhint: check the limits on processes and memory (`ulimit -a`)")]
     Thread { source: std::io::Error },
     #[error("the data could not be read as it was planned\nhint: this is a defect of the program; please report it")]
@@ -249,6 +283,9 @@ impl DataError {
                 | Self::UnknownSpeaker { .. }
                 | Self::NotATextPart { .. }
                 | Self::NoAnswer { .. }
+                | Self::NeedsTemplate { .. }
+                | Self::NotRendered { .. }
+                | Self::BadTable { .. }
                 | Self::BadLabel { .. }
                 | Self::Render { .. }
                 | Self::NotIncremental { .. }

@@ -27,6 +27,7 @@ mod read;
 mod store;
 mod template;
 mod tokenize;
+mod visible;
 
 pub use batch::{
     Amount, Capacity, FillShape, MicroBatch, NO_LABEL, PerStream, STREAMS_MAX, StreamCapacity, TokenStream, UpdateHead,
@@ -34,19 +35,20 @@ pub use batch::{
 };
 pub use content::Content;
 pub use dataset::{
-    Choice, Dataset, HoldOut, IntoSources, Limits, Options, OverLong, Progress, Sources, StorageMode, Weighted, choose,
+    Choice, Dataset, IntoSources, Limits, Options, OverLong, Progress, Sources, StorageMode, Weighted, choose,
 };
 pub use error::{DataError, Place};
 pub use feed::{BatchLease, Feed, FeedOptions, SLOTS, Sequential, Waited};
-pub use format::{Classes, Format, Preference, RowFormat, Sample};
+pub use format::{Classes, ColumnNames, Format, Preference, RowFormat, Sample};
 pub use order::{Cursor, Order, SourceCursor};
-pub use read::{Position, ROW_BYTES_MAX, Row, RowAt, Rows, Source, decoding_untrusted};
-pub use store::{ChunkStart, Example, ExampleRef, Swept, free_bytes, sweep_cache};
+pub use read::{HoldOut, Position, ROW_BYTES_MAX, Row, RowAt, Rows, Source, decoding_untrusted};
+pub use store::{ChunkStart, Example, ExampleRef, Swept, sweep_cache};
 pub use template::{BUILT_IN_TEMPLATES, ChatTemplate, Rendered};
 pub use tokenize::{
     BadRows, Counts, Encoded, EncodedRow, Encoder, Masked, Piece, Summary, Tokenizer, TrainedTokenizer, VocabularyKind,
     VocabularyOptions, VocabularyProgress, train_tokenizer,
 };
+pub use visible::visible;
 
 /// The target of a position that bears no loss.
 pub const NO_LOSS: i32 = -100;

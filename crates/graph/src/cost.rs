@@ -74,6 +74,9 @@ pub const GPU_PRODUCT_SCRATCH_BYTES: usize = 32 << 20;
 /// order whatever the card.
 pub const GPU_PARTIAL_ROWS: usize = 256;
 
+/// Enough for the threads of most machines. Not their number, so that sums have one order for any number of threads.
+pub const CPU_PARTIAL_ROWS: usize = 32;
+
 /// Tensors that a GPU updates in one launch.
 pub const GPU_UPDATES_PER_LAUNCH: usize = 72;
 
@@ -82,8 +85,7 @@ pub const GPU_UPDATES_PER_LAUNCH: usize = 72;
 pub struct BackendTraits {
     /// Threads that need scratch of their own (CPU); 1 where scratch lives on the chip.
     pub workers: usize,
-    /// Parts that a long sum is divided into, however many threads there are (GPU), each with its
-    /// partial result in scratch; 0 where every worker keeps one part (CPU).
+    /// Parts that a long sum is divided into, however many threads there are, each with its partial result in scratch.
     pub partial_rows: usize,
     /// Scratch the matrix-product library asks for in each product.
     pub matmul_workspace_bytes: usize,
@@ -92,7 +94,7 @@ pub struct BackendTraits {
 impl BackendTraits {
     /// The CPU with so many threads.
     pub fn cpu(threads: usize) -> Self {
-        Self { workers: threads, partial_rows: 0, matmul_workspace_bytes: threads * CPU_PACKING_BYTES }
+        Self { workers: threads, partial_rows: CPU_PARTIAL_ROWS, matmul_workspace_bytes: threads * CPU_PACKING_BYTES }
     }
 
     pub fn gpu() -> Self {
@@ -101,6 +103,6 @@ impl BackendTraits {
 
     /// Partial results of a sum over tokens.
     pub fn sum_parts(&self) -> usize {
-        self.workers.max(self.partial_rows)
+        self.partial_rows
     }
 }

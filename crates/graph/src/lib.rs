@@ -2,6 +2,7 @@
 //! each operator costs. Knows no backend and does no I/O.
 
 mod autodiff;
+mod code;
 mod cost;
 mod error;
 mod fusion;
@@ -15,15 +16,18 @@ mod stream;
 mod value;
 
 pub use autodiff::{Backward, differentiate};
+pub use code::Code;
 pub use cost::{
-    BackendTraits, CPU_PACKING_BYTES, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES, GPU_UPDATES_PER_LAUNCH,
-    Product, Work,
+    BackendTraits, CPU_PACKING_BYTES, CPU_PARTIAL_ROWS, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES,
+    GPU_UPDATES_PER_LAUNCH, Product, Work,
 };
 pub use error::GraphError;
 pub use fusion::{fuse_backward, fuse_forward};
 pub use graph::{Graph, Node, NodeId, Phase};
 pub use op::{Alias, Io, Op, OpRule};
-pub use optimizer::{Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, UpdateOperands, optimizer_named};
+pub use optimizer::{
+    Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands, optimizer_named,
+};
 pub use program::{BatchShape, Cadence, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape};
 pub use storage::{BlockFormat, Storage, TENSOR_BYTES_MAX};
 pub use stream::{STREAMS_MAX, StreamId, Streams};

@@ -107,6 +107,8 @@ operators!(
     AttentionGrad,
     CacheWrite,
     CachedAttention,
+    PositionBias,
+    PositionBiasGrad,
     Gated,
     GatedGrad,
     Pointwise,
@@ -120,10 +122,14 @@ operators!(
     PairLoss,
     ClassLoss,
     Add,
+    Scale,
     Dropout,
     GlobalNorm,
     AdamW,
     Sgd,
+    Lion,
+    Muon,
+    Adafactor,
 );
 
 impl OpRule for Op {

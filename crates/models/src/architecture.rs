@@ -31,9 +31,16 @@ pub struct Projection {
     pub layers: Vec<(&'static str, usize)>,
     pub in_features: usize,
     pub bias: bool,
+    /// Standard deviation of each layer's random weights, where it is not the model's.
+    pub stds: Vec<f32>,
 }
 
 impl Projection {
+    /// Without biases.
+    pub fn new(name: &'static str, module: &'static str, layers: &[(&'static str, usize)], in_features: usize) -> Self {
+        Self { name, module, layers: layers.to_vec(), in_features, bias: false, stds: Vec::new() }
+    }
+
     pub fn out_features(&self) -> usize {
         self.layers.iter().map(|(_, rows)| rows).sum()
     }
@@ -70,6 +77,8 @@ pub struct AttentionModule {
     pub mask: Mask,
     pub scale: f32,
     pub softcap: Option<f32>,
+    /// Whether scores have the stack's bias added.
+    pub position_bias: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -126,6 +135,21 @@ pub struct Block {
     pub residual: Residual,
 }
 
+/// A learned bias of scores by the distance between key and query, which all blocks of a stack share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PositionBias {
+    /// Hugging Face's name of the table `[buckets, heads]`.
+    pub name: &'static str,
+    pub heads: usize,
+    pub buckets: usize,
+    /// From here on all distances have one bucket.
+    pub max_distance: usize,
+    /// Whether keys behind the query have buckets of their own.
+    pub both_ways: bool,
+    /// Standard deviation of random entries.
+    pub std: f32,
+}
+
 /// Blocks one behind another over one stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stack {
@@ -139,6 +163,7 @@ pub struct Stack {
     pub input_norm: Option<Norm>,
     /// Of the last block's output; its name is a whole Hugging Face name.
     pub final_norm: Norm,
+    pub position_bias: Option<PositionBias>,
 }
 
 /// From tokens to rows.
@@ -147,6 +172,8 @@ pub struct Embedding {
     /// Hugging Face's name of the table.
     pub name: &'static str,
     pub scale: f32,
+    /// A token whose row looking it up never trains.
+    pub padding: Option<u32>,
 }
 
 /// From rows to a distribution over the vocabulary.
@@ -157,6 +184,8 @@ pub struct VocabularyHead {
     /// Whether it is the embedding's table.
     pub tied: bool,
     pub softcap: Option<f32>,
+    /// What the rows are multiplied with first.
+    pub scale: f32,
 }
 
 /// A model's architecture: read from Hugging Face's `config.json` by its family.
@@ -171,6 +200,10 @@ pub struct Architecture {
     pub head: VocabularyHead,
     pub rotary: Option<Rotary>,
     pub max_position: usize,
+    /// Of embedded tokens, of what is inside MLPs, of what branches add, and of the last rows. Training alone drops.
+    pub dropout: f32,
+    /// The token that a target begins with, in models that have a source.
+    pub decoder_start: Option<u32>,
     pub initializer_range: f32,
     /// What was read, to be written back beside the trained weights.
     pub source: Json,
@@ -180,6 +213,18 @@ impl Architecture {
     /// Streams that a micro-batch has.
     pub fn streams(&self) -> usize {
         self.stacks.iter().map(|stack| stack.stream.0 as usize + 1).max().unwrap_or(1)
+    }
+
+    /// Ties embedding and head as their files have them. As in transformers, a head that is stored beside a different
+    /// embedding is its own whatever the configuration says, and T5's is tied unless it is: its configuration says only
+    /// whether outputs are scaled.
+    pub fn tie_as_stored(&mut self, stored_apart: bool) {
+        if self.streams() > 1 {
+            self.head.tied = !stored_apart;
+        } else if self.head.tied && stored_apart {
+            self.head.tied = false;
+            self.source["tie_word_embeddings"] = Json::Bool(false);
+        }
     }
 
     /// All blocks, with their stack and the layer number that is unique among all stacks.
@@ -217,7 +262,8 @@ impl Architecture {
         };
         let stack = |stack: &Stack| -> usize {
             let norms = norm(&stack.final_norm, d) + stack.input_norm.map_or(0, |input| norm(&input, d));
-            stack.blocks.iter().map(block).sum::<usize>() + norms
+            let bias = stack.position_bias.map_or(0, |bias| bias.buckets * bias.heads);
+            stack.blocks.iter().map(block).sum::<usize>() + norms + bias
         };
         let tables = if self.head.tied { 1 } else { 2 };
         self.stacks.iter().map(stack).sum::<usize>() + tables * self.vocab_size * d

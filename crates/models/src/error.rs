@@ -13,6 +13,8 @@ pub enum ModelError {
     FreezePattern(String),
     #[error("optimizer group `{0}` matches no parameter; patterns are Hugging Face names with `*`, such as `lm_head*`")]
     GroupPattern(String),
+    #[error("unknown optimizer `{name}`; expected one of {known}")]
+    Optimizer { name: String, known: String },
     #[error("adapter target `{target}` names no linear layer of this model; it has {known}")]
     Target { target: String, known: String },
     #[error("{0}")]

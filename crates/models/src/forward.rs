@@ -5,16 +5,19 @@ mod cached;
 use std::collections::HashMap;
 
 use plimsoll_graph::ops::{
-    AdapterUp, Adapters, Add, Attention, Cols, Dest, Embed, Gated, HeadNorm, InnerDropout, LastLogits, LastRows,
-    Linear, Mask, Pointwise, QkvLayout, RmsNorm, Rope,
+    AdapterUp, Adapters, Add, Attention, Cols, Dest, Dropout, Embed, Gated, HeadNorm, InnerDropout, LastLogits,
+    LastRows, Linear, Mask, Pointwise, PositionBias, QkvLayout, RmsNorm, Rope, Scale,
 };
 use plimsoll_graph::{Class, Graph, SlotId, SlotTable, StreamId, ValueId};
 
 use crate::ModelError;
 use crate::architecture::{AttentionModule, Block, Branch, Keys, MlpModule, Module, Norm, Projection, Residual, Stack};
 use crate::head::{HeadRows, LossOperands};
-use crate::program::Inputs;
+use crate::program::{Inputs, SAMPLE_SEQUENCES};
 use crate::registry::{BlockNames, Registry, adapted, head_slot};
+
+/// Where the model's own dropout counts from; below it are the parameters, after which adapters' is named.
+const FIRST_SITE: u32 = 1 << 20;
 
 /// A graph in the making.
 pub(crate) struct Forward<'a> {
@@ -34,6 +37,10 @@ pub(crate) struct Forward<'a> {
     last_row_ids: Option<ValueId>,
     /// What stacks that have run have made of their streams.
     outputs: HashMap<StreamId, ValueId>,
+    /// What the stack at hand adds to scores.
+    position_bias: Option<ValueId>,
+    /// Places so far where elements are dropped.
+    dropouts: u32,
 }
 
 /// The residual stream: its rows so far, and a branch that is still to be added to them.
@@ -56,6 +63,8 @@ impl<'a> Forward<'a> {
             last_only: false,
             last_row_ids: None,
             outputs: HashMap::new(),
+            position_bias: None,
+            dropouts: 0,
         }
     }
 
@@ -90,10 +99,11 @@ impl<'a> Forward<'a> {
     }
 
     /// Forward pass to the logits of each sequence's last token, which the host reads. No others are ever whole.
-    fn last_logits(mut self) -> Result<Graph, ModelError> {
+    pub(crate) fn last_logits(mut self) -> Result<Graph, ModelError> {
         let hidden = self.hidden(HeadRows::Tokens)?;
         let (vocabulary, boundaries) = (self.vocabulary()?, self.slot(self.inputs.main().boundaries)?);
-        let sequences = self.inputs.cache.as_ref().map_or(0, |cache| cache.count);
+        let sequences = self.inputs.cache.as_ref().map(|cache| cache.count);
+        let sequences = sequences.unwrap_or(self.registry.batch.main().sequences.min(SAMPLE_SEQUENCES));
         let op = LastLogits { softcap: self.registry.model.head.softcap, sequences };
         let logits = self.graph.apply(op, &[hidden, vocabulary, boundaries], "logits", Class::NONE)?;
         self.graph.results.push(logits);
@@ -118,23 +128,38 @@ impl<'a> Forward<'a> {
     fn hidden(&mut self, rows: HeadRows) -> Result<ValueId, ModelError> {
         let model = self.registry.model;
         let mut first_layer = 0;
-        for stack in &model.stacks {
+        for (index, stack) in model.stacks.iter().enumerate() {
+            self.position_bias = self.position_bias(index, stack)?;
             let is_last = std::ptr::eq(stack, &model.stacks[model.stacks.len() - 1]);
             let last_tokens = is_last && rows == HeadRows::LastTokens;
             let output = self.stack(stack, first_layer, last_tokens)?;
             self.outputs.insert(stack.stream, output);
             first_layer += stack.blocks.len() as u32;
         }
-        Ok(self.outputs[&StreamId::MAIN])
+        let hidden = self.outputs[&StreamId::MAIN];
+        match model.head.scale {
+            1.0 => Ok(hidden),
+            factor => Ok(self.graph.apply(Scale { factor }, &[hidden], "scaled", Class::NONE)?),
+        }
+    }
+
+    /// The bias that all blocks of a stack add to their scores, if it has one.
+    fn position_bias(&mut self, index: usize, stack: &Stack) -> Result<Option<ValueId>, ModelError> {
+        let Some(buckets) = self.inputs.position_buckets[index] else { return Ok(None) };
+        let name = format!("{}position_bias", stack.prefix);
+        let operands = [self.weight(&name)?, self.slot(buckets)?];
+        Ok(Some(self.graph.apply(PositionBias, &operands, &format!("{name}.spread"), Class::NONE)?))
     }
 
     fn stack(&mut self, stack: &'a Stack, first_layer: u32, last_tokens: bool) -> Result<ValueId, ModelError> {
         let model = self.registry.model;
         self.stream = stack.stream;
         let (table, tokens) = (self.weight("embed")?, self.slot(self.stream_inputs().tokens)?);
-        let embed = Embed { dtype: self.registry.recipe.compute, scale: model.embedding.scale };
+        let (scale, padding) = (model.embedding.scale, model.embedding.padding);
+        let embed = Embed { dtype: self.registry.recipe.compute, scale, padding };
         let name = format!("{}embedded", stack.prefix);
         let mut x = self.graph.apply(embed, &[table, tokens], &name, Class("embedded"))?;
+        x = self.dropped(x, Class::NONE)?;
         if let Some(norm) = &stack.input_norm {
             x = self.plain_norm(x, norm, &format!("{}input_norm", stack.prefix), Class("input_norm"))?;
         }
@@ -155,7 +180,8 @@ impl<'a> Forward<'a> {
         }
         let name = format!("{}final", stack.prefix);
         let labels = (format!("{name}_input"), Class::NONE, format!("{name}_norm"), Class::NONE);
-        Ok(self.norm(rows, &stack.final_norm, &format!("{}norm", stack.prefix), labels)?.1)
+        let normed = self.norm(rows, &stack.final_norm, &format!("{}norm", stack.prefix), labels)?.1;
+        self.dropped(normed, Class::NONE)
     }
 
     /// Each branch reads the sum that the one before it went into.
@@ -229,9 +255,25 @@ impl<'a> Forward<'a> {
     }
 
     fn branch_output(&mut self, output: ValueId, branch: &Branch, names: &BlockNames) -> Result<ValueId, ModelError> {
-        let Some(norm) = &branch.out_norm else { return Ok(output) };
-        let (parameter, class) = (format!("{}.{}", names.own, norm.name), Class(branch.classes.out));
-        self.plain_norm(output, norm, &parameter, class)
+        let class = Class(branch.classes.out);
+        let normed = match &branch.out_norm {
+            Some(norm) => self.plain_norm(output, norm, &format!("{}.{}", names.own, norm.name), class)?,
+            None => output,
+        };
+        self.dropped(normed, class)
+    }
+
+    /// The rows with the model's own dropout; `row_ids` and the key make recomputed ones the same.
+    fn dropped(&mut self, x: ValueId, class: Class) -> Result<ValueId, ModelError> {
+        let p = self.registry.model.dropout;
+        if !self.training || p == 0.0 {
+            return Ok(x);
+        }
+        let site = FIRST_SITE + self.dropouts;
+        self.dropouts += 1;
+        let operands = [x, self.row_ids()?, self.slot(self.inputs.rng_key)?];
+        let name = format!("{}.dropped", self.graph.value(x).name);
+        Ok(self.graph.apply(Dropout { p, site }, &operands, &name, class)?)
     }
 
     fn stream_inputs(&self) -> crate::StreamInputs {
@@ -321,6 +363,8 @@ impl<'a> Forward<'a> {
         if layout != QkvLayout::Fused {
             operands.push(self.slot(self.inputs.streams[keys.0 as usize].boundaries)?);
         }
+        let bias = self.position_bias.filter(|_| module.position_bias);
+        operands.extend(bias);
         let streams = self.registry.batch.streams;
         let op = Attention {
             heads: module.heads,
@@ -328,7 +372,7 @@ impl<'a> Forward<'a> {
             mask: module.mask,
             scale: module.scale,
             softcap: module.softcap,
-            bias: false,
+            bias: bias.is_some(),
             max_length: streams[queries].max_length,
             max_keys: streams[keys].max_length,
         };
@@ -386,6 +430,7 @@ impl<'a> Forward<'a> {
             let up = self.project(x, names, &module.input, Class("up"))?;
             self.graph.apply(Pointwise(module.activation), &[up], &name, Class("mlp_act"))?
         };
+        let act = self.dropped(act, Class("mlp_act"))?;
         self.project(act, names, &module.output, Class::NONE)
     }
 

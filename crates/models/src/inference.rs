@@ -82,7 +82,7 @@ fn cacheable(block: &Block) -> Option<(&AttentionModule, Option<usize>)> {
     });
     let (Some(module), None) = (attention.next(), attention.next()) else { return None };
     match (&module.keys, module.mask) {
-        (Keys::Own, Mask::Causal { window }) => Some((module, window)),
+        (Keys::Own, Mask::Causal { window }) if !module.position_bias => Some((module, window)),
         _ => None,
     }
 }

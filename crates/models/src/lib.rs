@@ -5,10 +5,12 @@ mod architecture;
 mod error;
 mod family;
 mod forward;
+mod groups;
 mod head;
 mod inference;
 pub mod limits;
 mod parameters;
+mod position;
 mod presets;
 mod program;
 mod registry;
@@ -16,14 +18,16 @@ mod rotary;
 
 pub use adapter::{Lora, Targets};
 pub use architecture::{
-    Architecture, AttentionModule, Block, Branch, BranchClasses, Embedding, Keys, MlpModule, Module, Norm, Projection,
-    QkNorm, Residual, Stack, VocabularyHead,
+    Architecture, AttentionModule, Block, Branch, BranchClasses, Embedding, Keys, MlpModule, Module, Norm,
+    PositionBias, Projection, QkNorm, Residual, Stack, VocabularyHead,
 };
 pub use error::ModelError;
 pub use family::{FAMILIES, Family};
+pub use groups::{GroupDescription, Members, ParameterGroup, parameter_groups};
 pub use head::{Head, HeadRows, HeadWeight, LossOperands};
 pub use inference::{CacheInputs, Purpose, build_inference};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
+pub use position::position_buckets;
 pub use presets::{preset, preset_names};
-pub use program::{Built, Inputs, ParameterGroup, Recipe, StreamInputs, Trained, build};
+pub use program::{Built, Inputs, Recipe, StreamInputs, Trained, build};
 pub use rotary::{RopeScaling, Rotary, rotary_table};

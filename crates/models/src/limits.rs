@@ -13,11 +13,11 @@ pub const COUNT_MAX: u64 = 1 << 40;
 /// The limit of a key of `config.json`.
 pub(crate) fn of_key(key: &str) -> u64 {
     match key {
-        "hidden_size" => HIDDEN_SIZE_MAX,
-        "num_hidden_layers" => LAYERS_MAX,
-        "num_attention_heads" | "num_key_value_heads" => HEADS_MAX,
-        "head_dim" => HEAD_DIM_MAX,
-        "intermediate_size" => INTERMEDIATE_SIZE_MAX,
+        "hidden_size" | "d_model" => HIDDEN_SIZE_MAX,
+        "num_hidden_layers" | "num_layers" | "num_decoder_layers" => LAYERS_MAX,
+        "num_attention_heads" | "num_key_value_heads" | "num_heads" => HEADS_MAX,
+        "head_dim" | "d_kv" => HEAD_DIM_MAX,
+        "intermediate_size" | "d_ff" => INTERMEDIATE_SIZE_MAX,
         "vocab_size" => VOCAB_SIZE_MAX,
         _ => COUNT_MAX,
     }

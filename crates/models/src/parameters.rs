@@ -3,12 +3,13 @@
 use plimsoll_graph::{Shape, SlotId};
 
 /// A Hugging Face tensor that fills some rows of a parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct HfTensor {
     /// Name in a checkpoint: `model.layers.0.self_attn.q_proj.weight`.
     pub name: String,
     pub first_row: usize,
     pub shape: Shape,
+    pub init: Init,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub enum ParameterKind {
     Head,
 }
 
-/// How a parameter starts when no file provides it.
+/// How a tensor starts when no file provides it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
     Zeros,
@@ -39,7 +40,6 @@ pub struct Parameter {
     pub trainable: bool,
     /// The settings it is trained by, among the recipe's groups.
     pub group: usize,
-    pub init: Init,
     pub tensors: Vec<HfTensor>,
 }
 

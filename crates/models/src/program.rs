@@ -1,37 +1,17 @@
 //! A model, a method and an optimizer as one program: micro-step, update, evaluation, generation.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use plimsoll_graph::ops::{GlobalNorm, HYPER_LEN};
 use plimsoll_graph::{
-    BatchShape, Cadence, Class, DType, Extent, Graph, GraphError, Matrix, Optimizer, Phase, Program, Role,
-    ScheduleGraph, ScheduleId, Shape, Slot, SlotId, SlotTable, StreamId, UpdateOperands, differentiate, fuse_backward,
-    fuse_forward,
+    BatchShape, Cadence, Class, DType, Extent, Graph, GraphError, Matrix, Phase, Program, Role, ScheduleGraph,
+    ScheduleId, Shape, Slot, SlotId, SlotTable, StreamId, UpdateOperands, differentiate, fuse_backward, fuse_forward,
 };
 
 use crate::forward::Forward;
 use crate::inference::generating;
-use crate::parameters::matches;
 use crate::registry::Registry;
-use crate::{Architecture, CacheInputs, Head, Lora, ModelError, Parameter};
-
-/// Parameters that are trained by the same settings.
-#[derive(Debug, Clone)]
-pub struct ParameterGroup {
-    /// Hugging Face names with `*`; a parameter belongs to the first group with one that fits it.
-    pub patterns: Vec<String>,
-    pub optimizer: Arc<dyn Optimizer>,
-    /// Its learning rate as a multiple of the run's.
-    pub lr_factor: f64,
-}
-
-impl ParameterGroup {
-    /// All parameters that no other group has.
-    pub fn rest(optimizer: Arc<dyn Optimizer>) -> Self {
-        Self { patterns: vec!["*".to_owned()], optimizer, lr_factor: 1.0 }
-    }
-}
+use crate::{Architecture, CacheInputs, Head, Lora, ModelError, Parameter, ParameterGroup};
 
 /// What is trained, and how numbers are stored.
 #[derive(Debug, Clone)]
@@ -55,9 +35,8 @@ impl Recipe {
         if self.master { DType::F32 } else { self.compute }
     }
 
-    pub(crate) fn group_of(&self, hf_name: &str) -> usize {
-        let fits = |group: &ParameterGroup| group.patterns.iter().any(|pattern| matches(pattern, hf_name));
-        self.groups.iter().position(fits).unwrap_or(self.groups.len().saturating_sub(1))
+    pub(crate) fn group_of(&self, hf_name: &str, shape: &Shape) -> usize {
+        self.groups.iter().position(|group| group.has(hf_name, shape)).unwrap_or(self.groups.len().saturating_sub(1))
     }
 }
 
@@ -89,6 +68,8 @@ pub struct Inputs {
     pub cache: Option<CacheInputs>,
     /// Only there if the model rotates positions.
     pub rotary: Option<SlotId>,
+    /// Of each stack: the bucket of each distance, only there if its scores have a bias by distance.
+    pub position_buckets: Vec<Option<SlotId>>,
     /// Of each parameter group.
     pub hyper: Vec<SlotId>,
     /// Global gradient norm and clip factor of the last update.
@@ -126,6 +107,17 @@ impl Inputs {
             }
             None => None,
         };
+        let mut position_buckets = Vec::new();
+        for stack in &model.stacks {
+            position_buckets.push(match &stack.position_bias {
+                Some(_) => {
+                    let (name, length) =
+                        (format!("{}position_buckets", stack.prefix), batch.streams[stack.stream].max_length);
+                    Some(add(&name, &[2 * length - 1], DType::I32, Role::Input, Extent::Fixed)?)
+                }
+                None => None,
+            });
+        }
         let labels = match head.has_labels() {
             true => Some(add("labels", &[main.sequences], DType::I32, Role::Input, Extent::SEQUENCES)?),
             false => None,
@@ -147,6 +139,7 @@ impl Inputs {
             rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed)?,
             rotary,
             cache: None,
+            position_buckets,
             clip: add("clip", &[2], DType::F32, Role::OptimizerState, Extent::Fixed)?,
         })
     }
@@ -184,7 +177,7 @@ pub struct Trained {
 
 /// Sequences sampled side by side during training at most. Fewer where a micro-batch holds fewer: their cache then takes
 /// about what a micro-batch keeps for its backward pass, whose memory it uses.
-const SAMPLE_SEQUENCES: usize = 16;
+pub(crate) const SAMPLE_SEQUENCES: usize = 16;
 
 /// Builds the program for micro-batches of the given shape.
 pub fn build(
@@ -214,6 +207,12 @@ pub fn build(
     let evaluate = forward(&slots, false)?;
     let text = match inputs.cache {
         Some(_) => generating(&registry, &slots, &inputs)?,
+        // Sampling has another shape every time and is never recorded.
+        None if head.uses_vocabulary() => {
+            let graph = Forward::new(&registry, &slots, &inputs, false).last_logits()?;
+            let sample = ScheduleGraph { graph, cadence: Cadence::Aside, recorded: false };
+            BTreeMap::from([(ScheduleId::SAMPLE, sample)])
+        }
         None => BTreeMap::new(),
     };
     let mut micro_step = forward(&slots, true)?;
@@ -252,7 +251,7 @@ fn training_slots(
         let (name, role) = (format!("{kind}:{}", parameter.name), Role::OptimizerState);
         slots.add(Slot { name, shape, storage, role, extent: Extent::Fixed, layer })
     };
-    let states = recipe.groups[parameter.group].optimizer.states(parameter.shape);
+    let states = recipe.groups[parameter.group].optimizer.states(parameter.shape, &matrices(parameter));
     let states = states.into_iter().map(|state| add(state.name, state.shape, state.storage));
     let states = states.collect::<Result<_, _>>()?;
     let master = match recipe.master {
@@ -260,6 +259,10 @@ fn training_slots(
         false => None,
     };
     Ok(Trained { parameter: parameter.name.clone(), grad, states, master })
+}
+
+fn matrices(parameter: &Parameter) -> Vec<Matrix> {
+    parameter.tensors.iter().map(|t| Matrix { first_row: t.first_row, shape: t.shape }).collect()
 }
 
 /// The update: the norm over all gradients, then one optimizer step per parameter.
@@ -279,8 +282,7 @@ fn update(
     let clip = graph.apply(GlobalNorm { max_norm: recipe.clip }, &operands, "clip", Class::NONE)?;
     for (parameter, trained) in trained.iter().zip(states) {
         graph.set_layer(slots.get(parameter.slot).layer);
-        let matrices: Vec<Matrix> =
-            parameter.tensors.iter().map(|t| Matrix { first_row: t.first_row, shape: t.shape }).collect();
+        let matrices = matrices(parameter);
         let operands = UpdateOperands {
             parameter: graph.slot(slots, parameter.slot)?,
             gradient: graph.slot(slots, trained.grad)?,

@@ -48,7 +48,6 @@ struct New {
     name: String,
     layer: Option<u32>,
     tensors: Vec<HfTensor>,
-    init: Init,
     kind: ParameterKind,
     trainable: bool,
 }
@@ -80,10 +79,14 @@ impl<'a> Registry<'a> {
         let (model, head) = (self.model, self.head);
         let (d, vocab) = (model.hidden_size, model.vocab_size);
         let normal = Init::Normal { std: model.initializer_range };
-        self.base(slots, "embed", None, &[(model.embedding.name, vocab)], Some(d), normal)?;
+        self.base(slots, "embed", None, &[(model.embedding.name, vocab, normal)], Some(d))?;
         for stack in &model.stacks {
             if let Some(norm) = &stack.input_norm {
                 self.stack_norm(slots, stack, "input_norm", norm)?;
+            }
+            if let Some(bias) = &stack.position_bias {
+                let table = [(bias.name, bias.buckets, Init::Normal { std: bias.std })];
+                self.base(slots, &format!("{}position_bias", stack.prefix), None, &table, Some(bias.heads))?;
             }
         }
         for (stack, index, layer, _) in model.blocks() {
@@ -93,15 +96,15 @@ impl<'a> Registry<'a> {
             self.stack_norm(slots, stack, "norm", &stack.final_norm)?;
         }
         if head.uses_vocabulary() && !model.head.tied {
-            self.base(slots, "head", None, &[(model.head.name, vocab)], Some(d), normal)?;
+            self.base(slots, "head", None, &[(model.head.name, vocab, normal)], Some(d))?;
         }
         for weight in head.weights() {
             // A new head learns whatever the method, unless it is frozen by name.
             let trainable = !self.recipe.freeze.iter().any(|pattern| matches(pattern, &weight.name));
             let shape = Shape::new(&[weight.rows, d]);
-            let tensors = vec![HfTensor { name: weight.name.clone(), first_row: 0, shape }];
+            let tensors = vec![HfTensor { name: weight.name.clone(), first_row: 0, shape, init: normal }];
             let (name, kind) = (head_slot(&weight.name), ParameterKind::Head);
-            self.add(slots, New { name, layer: None, tensors, init: normal, kind, trainable })?;
+            self.add(slots, New { name, layer: None, tensors, kind, trainable })?;
         }
         Ok(())
     }
@@ -113,7 +116,7 @@ impl<'a> Registry<'a> {
         }
         let tensor = format!("{}.weight", norm.name);
         let name = format!("{}{own}", stack.prefix);
-        self.base(slots, &name, None, &[(&tensor, self.model.hidden_size)], None, norm_init(norm))
+        self.base(slots, &name, None, &[(&tensor, self.model.hidden_size, norm_init(norm))], None)
     }
 
     fn register_block(&mut self, slots: &mut SlotTable, names: &BlockNames) -> Result<(), ModelError> {
@@ -124,13 +127,14 @@ impl<'a> Registry<'a> {
         let behind = block.branches.iter().filter_map(|branch| branch.out_norm.as_ref());
         for norm in before.chain(behind).filter(|norm| norm.weight) {
             let tensor = format!("{}.{}.weight", names.hf, norm.name);
-            self.base(slots, &format!("{}.{}", names.own, norm.name), layer, &[(&tensor, d)], None, norm_init(norm))?;
+            let name = format!("{}.{}", names.own, norm.name);
+            self.base(slots, &name, layer, &[(&tensor, d, norm_init(norm))], None)?;
         }
         for module in block.branches.iter().filter_map(|branch| branch.module.learned_qk_norm()) {
             for norm in ["q_norm", "k_norm"] {
                 let tensor = format!("{}.{}.{norm}.weight", names.hf, module.input.module);
-                let len = module.heads.head_dim;
-                self.base(slots, &format!("{}.{norm}", names.own), layer, &[(&tensor, len)], None, Init::Ones)?;
+                let own = format!("{}.{norm}", names.own);
+                self.base(slots, &own, layer, &[(&tensor, module.heads.head_dim, Init::Ones)], None)?;
             }
         }
         for projection in block.branches.iter().flat_map(|branch| branch.module.projections()) {
@@ -147,22 +151,27 @@ impl<'a> Registry<'a> {
     ) -> Result<(), ModelError> {
         let hf = |layer: &str, kind: &str| format!("{}.{}.{layer}.{kind}", names.hf, projection.module);
         let prefix = format!("{}.{}", names.own, projection.name);
-        let normal = Init::Normal { std: self.model.initializer_range };
         let fused = self.is_fused(names, projection);
-        for (kind, cols, init) in [("weight", Some(projection.in_features), normal), ("bias", None, Init::Zeros)] {
+        for (kind, cols) in [("weight", Some(projection.in_features)), ("bias", None)] {
             if kind == "bias" && !projection.bias {
                 continue;
             }
-            let tensors: Vec<String> = projection.layers.iter().map(|(layer, _)| hf(layer, kind)).collect();
-            let tensors: Vec<(&str, usize)> =
-                tensors.iter().zip(&projection.layers).map(|(name, (_, rows))| (name.as_str(), *rows)).collect();
+            let init = |index| match kind {
+                "bias" => Init::Zeros,
+                _ => Init::Normal { std: *projection.stds.get(index).unwrap_or(&self.model.initializer_range) },
+            };
+            let layers = projection.layers.iter().enumerate();
+            let tensors: Vec<(String, usize, Init)> =
+                layers.map(|(index, (layer, rows))| (hf(layer, kind), *rows, init(index))).collect();
+            let tensors: Vec<(&str, usize, Init)> =
+                tensors.iter().map(|(name, rows, init)| (name.as_str(), *rows, *init)).collect();
             let at = Some(names.layer);
             if fused {
-                self.base(slots, &format!("{prefix}.{kind}"), at, &tensors, cols, init)?;
+                self.base(slots, &format!("{prefix}.{kind}"), at, &tensors, cols)?;
                 continue;
             }
             for (tensor, (layer, _)) in tensors.iter().zip(&projection.layers) {
-                self.base(slots, &format!("{prefix}.{layer}.{kind}"), at, &[*tensor], cols, init)?;
+                self.base(slots, &format!("{prefix}.{layer}.{kind}"), at, &[*tensor], cols)?;
             }
         }
         self.register_adapters(slots, names, projection)
@@ -190,12 +199,12 @@ impl<'a> Registry<'a> {
             for (layer, columns) in &adapted {
                 let shape = if side == "lora_A" { [r, projection.in_features] } else { [columns.len, r] };
                 let name = format!("base_model.model.{}.{}.{layer}.{side}.weight", names.hf, projection.module);
-                tensors.push(HfTensor { name, first_row, shape: Shape::new(&shape) });
+                tensors.push(HfTensor { name, first_row, shape: Shape::new(&shape), init });
                 first_row += shape[0];
             }
             let name = format!("{}.{}.{side}", names.own, projection.name);
             let (layer, kind) = (Some(names.layer), ParameterKind::Adapter);
-            self.add(slots, New { name, layer, tensors, init, kind, trainable: true })?;
+            self.add(slots, New { name, layer, tensors, kind, trainable: true })?;
         }
         Ok(())
     }
@@ -206,24 +215,23 @@ impl<'a> Registry<'a> {
         slots: &mut SlotTable,
         name: &str,
         layer: Option<u32>,
-        stacked: &[(&str, usize)],
+        stacked: &[(&str, usize, Init)],
         cols: Option<usize>,
-        init: Init,
     ) -> Result<(), ModelError> {
         let mut first_row = 0;
         let mut tensors = Vec::new();
-        for (tensor, rows) in stacked {
+        for (tensor, rows, init) in stacked {
             let shape = cols.map_or_else(|| Shape::new(&[*rows]), |c| Shape::new(&[*rows, c]));
-            tensors.push(HfTensor { name: (*tensor).to_owned(), first_row, shape });
+            tensors.push(HfTensor { name: (*tensor).to_owned(), first_row, shape, init: *init });
             first_row += rows;
         }
         let trainable = self.trains(stacked[0].0);
         let kind = ParameterKind::Base;
-        self.add(slots, New { name: name.to_owned(), layer, tensors, init, kind, trainable })
+        self.add(slots, New { name: name.to_owned(), layer, tensors, kind, trainable })
     }
 
     fn add(&mut self, slots: &mut SlotTable, new: New) -> Result<(), ModelError> {
-        let New { name, layer, tensors, init, kind, trainable } = new;
+        let New { name, layer, tensors, kind, trainable } = new;
         let rows: usize = tensors.iter().map(|t| t.shape.rows()).sum();
         let first = tensors[0].shape;
         let shape = if first.rank() == 1 { Shape::new(&[rows]) } else { Shape::new(&[rows, first.cols()]) };
@@ -232,9 +240,9 @@ impl<'a> Registry<'a> {
         let role = if small { Role::Adapter } else { Role::Weight };
         let storage = self.recipe.compute.into();
         let slot = slots.add(Slot { name: name.clone(), shape, storage, role, extent: Extent::Fixed, layer })?;
-        let group = self.recipe.group_of(&tensors[0].name);
+        let group = self.recipe.group_of(&tensors[0].name, &shape);
         self.by_name.insert(name.clone(), self.parameters.len());
-        self.parameters.push(Parameter { name, slot, shape, kind, trainable, group, init, tensors });
+        self.parameters.push(Parameter { name, slot, shape, kind, trainable, group, tensors });
         Ok(())
     }
 
@@ -246,7 +254,8 @@ impl<'a> Registry<'a> {
     fn is_fused(&self, names: &BlockNames, projection: &Projection) -> bool {
         let treated = |layer: &str, kind: &str| {
             let name = format!("{}.{}.{layer}.{kind}", names.hf, projection.module);
-            (self.trains(&name), self.recipe.group_of(&name))
+            let shape = Shape::new(if kind == "weight" { &[1, 1] } else { &[1] });
+            (self.trains(&name), self.recipe.group_of(&name, &shape))
         };
         let first = projection.layers[0].0;
         let alike = |layer: &str, kind: &str| treated(layer, kind) == treated(first, kind);
@@ -269,7 +278,7 @@ impl<'a> Registry<'a> {
             for module in block.branches.iter().filter_map(|branch| branch.module.learned_qk_norm()) {
                 let treated = |norm: &str| {
                     let name = format!("{}.{}.{norm}.weight", names.hf, module.input.module);
-                    (self.trains(&name), self.recipe.group_of(&name))
+                    (self.trains(&name), self.recipe.group_of(&name, &Shape::new(&[1])))
                 };
                 if treated("q_norm") != treated("k_norm") {
                     return Err(ModelError::Method(format!(

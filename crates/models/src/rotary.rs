@@ -15,6 +15,8 @@ pub struct Rotary {
     pub dims: usize,
     pub theta: f64,
     pub scaling: RopeScaling,
+    /// Whether angles are negative.
+    pub reversed: bool,
 }
 
 /// Row `p`: the cosines of every frequency at position `p`, then the sines.
@@ -25,7 +27,7 @@ pub fn rotary_table(rotary: &Rotary, positions: usize) -> Vec<f32> {
         // Angles in single precision, as the reference implementation has them.
         let angles = frequencies.iter().map(|f| f64::from(position as f32 * f));
         table.extend(angles.clone().map(|a| a.cos() as f32));
-        table.extend(angles.map(|a| a.sin() as f32));
+        table.extend(angles.map(|a| if rotary.reversed { -a.sin() as f32 } else { a.sin() as f32 }));
     }
     table
 }

@@ -1,12 +1,10 @@
-//! What the planner knows about devices: a table of well-known cards, so that anyone can plan for any of them.
+//! What the planner knows about a device.
 
 use std::sync::Arc;
 
 use plimsoll_graph::{BackendTraits, DType};
 
 use crate::rates::CardRates;
-
-const GIB: u64 = 1 << 30;
 
 /// Which budget a device's arena is taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,11 +80,6 @@ impl DeviceProfile {
         self
     }
 
-    /// A card that is not in the table: rates of a modest one, so that no plan counts on more.
-    pub fn unknown_gpu() -> Self {
-        card("GPU", 8.0, 40.0, 20.0, 400.0, 12.0).profile()
-    }
-
     /// A CPU with the given measured rates.
     pub fn cpu(threads: usize, memory_bytes: u64, matmul: f64, attention: f64, memory_bytes_per_s: f64) -> Self {
         Self {
@@ -117,111 +110,3 @@ const CPU_PROCESS_BYTES: u64 = 32 << 20;
 
 /// Two pieces that are large enough to keep the bus busy: one is on its way while the other is filled.
 pub const GPU_STAGING_BYTES: usize = 32 << 20;
-
-/// What a recorded kernel takes where it was not measured: a few KiB of parameters and commands.
-const RECORDED_BYTES_PER_LAUNCH: f64 = 4096.0;
-
-/// One row of the table: name, GiB, sixteen-bit and float32 TFLOP/s of products, memory GB/s, bus GB/s.
-struct Card {
-    name: &'static str,
-    gib: f64,
-    tflops16: f64,
-    tflops32: f64,
-    memory_gb_per_s: f64,
-    bus_gb_per_s: f64,
-    native16: DType,
-}
-
-const fn card(name: &'static str, gib: f64, tflops16: f64, tflops32: f64, memory: f64, bus: f64) -> Card {
-    Card { name, gib, tflops16, tflops32, memory_gb_per_s: memory, bus_gb_per_s: bus, native16: DType::BF16 }
-}
-
-/// Usable memory as the driver reports it; dense rates with float32 accumulation.
-const CARDS: [Card; 14] = [
-    card("RTX 3060 12GB", 11.75, 25.0, 12.7, 360.0, 24.0),
-    card("RTX 3090", 23.7, 71.0, 35.0, 936.0, 24.0),
-    card("RTX 4060 Ti 16GB", 15.7, 44.0, 22.0, 288.0, 12.0),
-    card("RTX 4090", 23.6, 165.0, 82.0, 1008.0, 25.0),
-    card("RTX 5060 Ti 16GB", 15.9, 47.0, 23.0, 448.0, 25.0),
-    card("RTX 5090", 31.8, 210.0, 105.0, 1792.0, 50.0),
-    Card { native16: DType::F16, ..card("T4", 14.7, 65.0, 8.1, 320.0, 12.0) },
-    card("L4", 22.5, 121.0, 30.0, 300.0, 24.0),
-    card("A10", 22.5, 125.0, 31.0, 600.0, 24.0),
-    card("A100 40GB", 39.4, 312.0, 19.5, 1555.0, 24.0),
-    card("A100 80GB", 79.2, 312.0, 19.5, 2039.0, 24.0),
-    card("H100", 79.6, 989.0, 67.0, 3350.0, 52.0),
-    card("H200", 139.8, 989.0, 67.0, 4800.0, 55.0),
-    card("B200", 178.4, 2250.0, 80.0, 8000.0, 55.0),
-];
-
-impl Card {
-    fn profile(&self) -> DeviceProfile {
-        // Products sustain about three quarters of the peak rate, copies about nine tenths of theirs.
-        let matmul16 = self.tflops16 * 0.76e12;
-        DeviceProfile {
-            name: format!("NVIDIA {}", self.name),
-            backing: Backing::Gpu,
-            memory_bytes: (self.gib * GIB as f64) as u64,
-            matmul16_flops_per_s: matmul16,
-            matmul32_flops_per_s: self.tflops32 * 0.76e12,
-            attention_flops_per_s: matmul16 * 0.45,
-            memory_bytes_per_s: self.memory_gb_per_s * 0.88e9,
-            bus_bytes_per_s: self.bus_gb_per_s * 1e9,
-            launch_s: 3e-6,
-            // The faster the card, the more rows it takes to fill it.
-            half_rate_tokens: (self.tflops16 / 4.0).clamp(16.0, 256.0),
-            context_bytes: 512 << 20,
-            host_process_bytes: 512 << 20,
-            staging_bytes: GPU_STAGING_BYTES as u64,
-            traits: BackendTraits::gpu(),
-            native16: self.native16,
-            records: true,
-            recorded_bytes_per_launch: RECORDED_BYTES_PER_LAUNCH,
-            measured: None,
-        }
-    }
-}
-
-pub fn device_names() -> Vec<&'static str> {
-    CARDS.iter().map(|c| c.name).chain(["cpu"]).collect()
-}
-
-/// Finds a card by name; case, spaces and dashes do not matter, nor does `NVIDIA`, `GeForce` or `GB`.
-pub fn known_device(name: &str) -> Option<DeviceProfile> {
-    let wanted = simplified(name);
-    if wanted == "cpu" {
-        // A desktop of two cores, as a stand-in where nothing was measured.
-        return Some(DeviceProfile::cpu(2, 16 * GIB, 150e9, 60e9, 20e9));
-    }
-    let matches = |card: &&Card| simplified(card.name) == wanted;
-    let begins = |card: &&Card| simplified(card.name).starts_with(&wanted) && !wanted.is_empty();
-    CARDS.iter().find(matches).or_else(|| CARDS.iter().find(begins)).map(Card::profile)
-}
-
-fn simplified(name: &str) -> String {
-    let lower = name.to_ascii_lowercase();
-    let plain: String = lower.chars().filter(char::is_ascii_alphanumeric).collect();
-    let plain = plain.replace("nvidia", "").replace("geforce", "");
-    plain.strip_suffix("gb").map(str::to_owned).unwrap_or(plain)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cards_are_found_by_the_names_people_use() {
-        for (asked, expected) in [
-            ("NVIDIA H200", "NVIDIA H200"),
-            ("rtx-3060", "NVIDIA RTX 3060 12GB"),
-            ("RTX 4060 Ti", "NVIDIA RTX 4060 Ti 16GB"),
-            ("geforce rtx 4090", "NVIDIA RTX 4090"),
-            ("a100-80gb", "NVIDIA A100 80GB"),
-            ("t4", "NVIDIA T4"),
-        ] {
-            assert_eq!(known_device(asked).map(|d| d.name).as_deref(), Some(expected), "{asked}");
-        }
-        assert!(known_device("voodoo2").is_none());
-        assert!(known_device("").is_none());
-    }
-}

@@ -81,6 +81,7 @@ where
             modes,
             predicted: Predicted { step_ms: 0.0, tokens_per_s: 0.0, bound_by: "nothing" },
             alternatives: Vec::new(),
+            next_gib: Vec::new(),
         };
         return Ok(Chosen { built, plan, batch, loss_chunks: 1, drops: Drops::default(), report });
     }

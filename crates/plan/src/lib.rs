@@ -6,6 +6,7 @@
 //! goes over the decisions and picks one; [`report`] says what it costs.
 
 mod assemble;
+mod cards;
 mod device;
 mod error;
 mod forward_only;
@@ -21,12 +22,13 @@ mod time;
 pub mod verify;
 
 pub use assemble::{Plan, assemble};
-pub use device::{Backing, DeviceProfile, GPU_STAGING_BYTES, device_names, known_device};
+pub use cards::{Figures, device_names, gpu_profile, is_too_old, known_device, present_device, similar_devices};
+pub use device::{Backing, DeviceProfile, GPU_STAGING_BYTES};
 pub use error::PlanError;
 pub use forward_only::{ForwardRequest, plan_forward};
 pub use rates::{AttentionRate, CardRates, ProductGrid, Sustained};
 pub use recompute::Drops;
-pub use report::{Alternative, Categories, DeviceReport, HostReport, Modes, Predicted, Report};
+pub use report::{Alternative, Categories, DeviceReport, HostReport, Modes, Predicted, Report, SpeedAt};
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
-pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, plan};
+pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, plan, speed_curve};
 pub use time::{Estimate, estimate, step_cost, work_seconds};

@@ -167,6 +167,16 @@ pub struct Report {
     pub modes: Option<Modes>,
     pub predicted: Predicted,
     pub alternatives: Vec<Alternative>,
+    /// What more memory would buy, where that was asked for.
+    pub next_gib: Vec<SpeedAt>,
+}
+
+/// The speed that a budget allows.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SpeedAt {
+    pub gpu_bytes: u64,
+    pub host_bytes: u64,
+    pub tokens_per_s: f64,
 }
 
 impl Report {

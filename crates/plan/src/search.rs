@@ -8,6 +8,7 @@
 //! Micro-batch and loss chunks are the two decisions that show in the bits of a result: they decide in which order sums
 //! are made. Chunks other than the fastest for a micro-batch are taken only where they gain clearly.
 
+mod curve;
 mod lowest;
 
 use std::borrow::Cow;
@@ -27,6 +28,8 @@ use crate::verify::verify;
 use crate::{Backing, DeviceProfile, PlanError};
 
 pub(crate) mod summary;
+
+pub use curve::speed_curve;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
@@ -103,7 +106,7 @@ const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
 const SAME_SPEED: f64 = 0.01;
 /// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
-const CHUNKS_GAIN: f64 = 0.02;
+const CHUNKS_GAIN: f64 = 0.01;
 
 /// Positions of the dial tried behind one whose addresses take more than their lower bound.
 const LAYOUT_STEPS: usize = 8;

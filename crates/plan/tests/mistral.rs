@@ -86,7 +86,7 @@ fn mistral_reward_on_an_a100() {
 #[test]
 fn a_card_that_is_too_small_is_told_the_smallest_budget() {
     let config = preset("mistral-7b").expect("a preset").expect("valid");
-    let device = known_device("RTX 3060 12GB").expect("in the table");
+    let device = known_device("RTX 3060").expect("in the table");
     let Err(PlanError::DoesNotFit { memory, needed_bytes, budget_bytes, .. }) =
         plan_for(&config, &device, 12 * GIB, Goal::Fastest)
     else {

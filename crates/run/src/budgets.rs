@@ -15,8 +15,8 @@ const AUTO_FRACTION: f64 = 0.9;
 /// Budgets to plan with.
 pub struct Capacity {
     pub budgets: Budgets,
-    /// Set where the GPU cannot provide all of its budget.
-    pub note: Option<Note>,
+    /// Where the device or the machine cannot provide all of a budget.
+    pub notes: Vec<Note>,
     /// What limits a plan on the GPU, where that is not the budget.
     pub limit: Option<Limit>,
 }
@@ -32,15 +32,38 @@ pub struct Limit {
 /// The budgets of a run. They are ceilings: on a GPU of this machine, no more is planned for than is available now.
 pub fn capacity(resolved: &Resolved, device: &Device) -> Capacity {
     let (device, card) = (&device.profile, device.card.as_ref());
-    let mut budgets = budgets(resolved, device);
-    let asked_bytes = budgets.gpu_bytes;
-    let limit = card.and_then(|card| limit(device, card, asked_bytes));
-    if card.is_some() {
-        budgets.gpu_bytes = asked_bytes.min(device.memory_bytes);
+    let asked = budgets(resolved, device);
+    let mut budgets = asked;
+    let limit = match card {
+        Some(card) => limit(device, card, asked.gpu_bytes),
+        None => beyond_card(device, asked.gpu_bytes),
+    };
+    if device.backing == Backing::Gpu {
+        budgets.gpu_bytes = asked.gpu_bytes.min(device.memory_bytes);
     }
-    let is_cut = budgets.gpu_bytes < asked_bytes;
-    let note = limit.clone().filter(|_| is_cut).map(Note::LessAvailable);
-    Capacity { budgets, note, limit }
+    let mut notes: Vec<Note> = Vec::new();
+    if budgets.gpu_bytes < asked.gpu_bytes {
+        notes.extend(limit.clone().map(Note::LessAvailable));
+    }
+    // Nothing is known of the machine around a card that is not here.
+    if device.backing == Backing::Host || card.is_some() {
+        let available_bytes = host_available_bytes();
+        budgets.host_bytes = asked.host_bytes.min(available_bytes);
+        if budgets.host_bytes < asked.host_bytes {
+            let (asked, available) = (bytes(asked.host_bytes), bytes(available_bytes));
+            let text = format!("the budget of {asked} exceeds this machine's memory: {available} available");
+            notes.push(Note::LessAvailable(Limit { text, held: false }));
+        }
+    }
+    Capacity { budgets, notes, limit }
+}
+
+/// A budget that no card of this name has.
+fn beyond_card(profile: &DeviceProfile, budget_bytes: u64) -> Option<Limit> {
+    let (name, has) = (&profile.name, bytes(profile.memory_bytes));
+    let exceeds = profile.backing == Backing::Gpu && budget_bytes > profile.memory_bytes;
+    let text = format!("the budget of {} exceeds the {has} of {name}", bytes(budget_bytes));
+    exceeds.then_some(Limit { text, held: false })
 }
 
 /// Why a GPU provides no more than it does, where a budget asks for all that is available, or for more.
@@ -122,7 +145,7 @@ mod tests {
         check(&[], 141, Some((more, false)));
     }
 
-    /// A budget is a ceiling: where less is available, that is planned for, and said; a GPU of the table has no limit.
+    /// A budget is a ceiling: where less is available, or the card has less, that is planned for, and said.
     #[test]
     fn plans_are_for_the_available_memory() {
         let check = |gpu: &str, available_gib: u64, card: Option<Card>, planned_gib: u64, is_said: bool| {
@@ -130,7 +153,7 @@ mod tests {
             let resolved = load(Source::Embedded { name: "run.yaml", text: &text }, &Overrides::default()).unwrap();
             let device = Device { profile: h200(available_gib), notes: Vec::new(), card };
             let capacity = capacity(&resolved, &device);
-            assert_eq!((capacity.budgets.gpu_bytes / GIB, capacity.note.is_some()), (planned_gib, is_said), "{gpu}");
+            assert_eq!((capacity.budgets.gpu_bytes / GIB, !capacity.notes.is_empty()), (planned_gib, is_said), "{gpu}");
         };
         let shared = || Some(card(&[python()]));
         check("61GiB", 60, shared(), 60, true);
@@ -138,6 +161,7 @@ mod tests {
         check("60GiB", 60, shared(), 60, false);
         check("auto", 60, shared(), 60, false);
         check("50%", 60, shared(), 30, false);
-        check("61GiB", 60, None, 61, false);
+        check("61GiB", 60, None, 60, true);
+        check("59GiB", 60, None, 59, false);
     }
 }

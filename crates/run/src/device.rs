@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use plimsoll_cpu::CpuBackend;
 use plimsoll_cuda::{CudaBackend, CudaError, Holder};
-use plimsoll_plan::{DeviceProfile, device_names, known_device};
+use plimsoll_plan::{
+    DeviceProfile, Figures, device_names, gpu_profile, is_too_old, known_device, present_device, similar_devices,
+};
 use plimsoll_runtime::{Backend, Counted, Used};
 use plimsoll_train::host_available_bytes;
 
-use crate::config::{Mode, Resolved};
+use crate::config::{DeviceChoice, Mode, Resolved};
 use crate::diagnostics::unusable_gpu;
 use crate::failure::Failure;
 use crate::note::Note;
@@ -83,7 +85,7 @@ fn cuda(ordinal: usize, mode: Mode, anew: bool) -> Result<Present, CudaError> {
     if used.counted != Counted::Process {
         notes.push(Note::CountedFor(used.counted));
     }
-    let mut profile = known_device(backend.name()).unwrap_or_else(DeviceProfile::unknown_gpu);
+    let mut profile = present_device(backend.name(), total_bytes).unwrap_or_else(DeviceProfile::unknown_gpu);
     let began = Instant::now();
     let mut late_bytes = LATE_BYTES;
     match backend.profile(anew) {
@@ -134,8 +136,12 @@ fn in_mode(device: DeviceProfile, mode: Mode) -> DeviceProfile {
 
 /// The device to run on. With `anew`, a card's rates are measured again.
 pub fn present(resolved: &Resolved, anew: bool) -> Result<Present, Failure> {
-    let name = &resolved.run.device;
     let mode = resolved.run.mode;
+    let DeviceChoice::Named(name) = &resolved.run.device else {
+        return Err(resolved
+            .invalid("device", "`device` describes a GPU to plan for, not one of this machine")
+            .hint("use --device cpu or --device cuda:0"));
+    };
     match named(name) {
         Named::Cpu => cpu(),
         Named::Auto => first_card(mode, anew).or_else(|error| {
@@ -152,14 +158,37 @@ pub fn present(resolved: &Resolved, anew: bool) -> Result<Present, Failure> {
 
 /// The device to plan for; a GPU from the table need not be in this machine.
 pub fn planned(resolved: &Resolved, anew: bool) -> Result<Device, Failure> {
-    let name = &resolved.run.device;
-    let Named::Card = named(name) else {
-        return present(resolved, anew).map(|present| present.device);
+    let profile = match &resolved.run.device {
+        DeviceChoice::Named(name) => match named(name) {
+            Named::Card => known_device(name).ok_or_else(|| unknown_card(name, resolved))?,
+            _ => return present(resolved, anew).map(|present| present.device),
+        },
+        DeviceChoice::Figures(figures) => gpu_profile(&Figures {
+            name: figures.name.clone().unwrap_or_else(|| "GPU".to_owned()),
+            memory_bytes: figures.memory_bytes,
+            product_flops_per_s: figures.tflops * 1e12,
+            // Cards with tensor cores have at least this much beside them.
+            product32_flops_per_s: figures.tflops * 1e12 / 8.0,
+            memory_bytes_per_s: figures.bandwidth_bytes_per_s as f64,
+            bus_bytes_per_s: BUS_BYTES_PER_S,
+        }),
     };
-    let known = known_device(name).ok_or_else(|| {
-        resolved
-            .invalid("device", format!("unknown device `{name}`"))
-            .hint(format!("expected cpu, cuda:N or one of: {}", device_names().join(", ")))
-    })?;
-    Ok(Device { profile: in_mode(known, resolved.run.mode), notes: Vec::new(), card: None })
+    Ok(Device { profile: in_mode(profile, resolved.run.mode), notes: Vec::new(), card: None })
+}
+
+/// What a card in an ordinary slot exchanges with the host, each way, where nobody says.
+const BUS_BYTES_PER_S: f64 = 24e9;
+
+fn unknown_card(name: &str, resolved: &Resolved) -> Failure {
+    if is_too_old(name) {
+        let message = format!("`{name}` is below compute capability 8.0, which the kernels need");
+        return resolved.invalid("device", message).hint("GPUs from Ampere on work: RTX 30, A100 and newer");
+    }
+    let failure = resolved.invalid("device", format!("unknown device `{name}`"));
+    let similar = similar_devices(name);
+    let failure = match similar.as_slice() {
+        [] => failure.hint(format!("expected cpu, cuda:N or one of: {}", device_names().join(", "))),
+        similar => failure.hint(format!("did you mean {}?", similar.join(" or "))),
+    };
+    failure.hint("any other GPU: device: {memory: 8GiB, tflops: 40, bandwidth: 400GB/s}")
 }

@@ -8,21 +8,39 @@ use std::io::ErrorKind;
 use plimsoll_cuda::CudaError;
 use plimsoll_data::DataError;
 use plimsoll_models::ModelError;
-use plimsoll_plan::PlanError;
+use plimsoll_plan::{DeviceProfile, PlanError};
 use plimsoll_runtime::RuntimeError;
 use plimsoll_runtime::weights::WeightError;
-use plimsoll_train::TrainError;
+use plimsoll_train::{Spec, TrainError};
 
 use crate::budgets::{Capacity, Limit};
 use crate::config::Resolved;
 use crate::failure::{Cause, Failure, Memory, Refusal};
+use crate::remedies::remedies;
 use crate::units::bytes;
 
 /// Why a run could not be prepared on a device.
-pub fn unprepared(error: TrainError, resolved: &Resolved, device: &str, capacity: &Capacity) -> Failure {
+pub fn unprepared(
+    error: TrainError,
+    spec: &Spec,
+    resolved: &Resolved,
+    device: &DeviceProfile,
+    capacity: &Capacity,
+) -> Failure {
     match &error {
         TrainError::Plan(refused @ PlanError::DoesNotFit { .. }) => {
-            does_not_fit(refused, device, capacity.limit.as_ref())
+            let failure = does_not_fit(refused, &device.name, capacity.limit.as_ref());
+            remedies(spec, resolved, device).into_iter().fold(failure, Failure::hint)
+        }
+        _ => explained(error, resolved),
+    }
+}
+
+/// The same of a model that is not trained: what lowers the memory of training is no help.
+pub fn not_started(error: TrainError, resolved: &Resolved, device: &DeviceProfile, capacity: &Capacity) -> Failure {
+    match &error {
+        TrainError::Plan(refused @ PlanError::DoesNotFit { .. }) => {
+            does_not_fit(refused, &device.name, capacity.limit.as_ref())
         }
         _ => explained(error, resolved),
     }
@@ -35,6 +53,7 @@ pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
         TrainError::Model(ModelError::FreezePattern(_)) => at_key(resolved, "method.freeze", &error),
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
         TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
+        TrainError::Changed(change) => at_key(resolved, change.key, &error),
         _ => error.into(),
     }
 }
@@ -67,7 +86,10 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
             TrainError::Plan(error) => error.into(),
-            TrainError::Model(_) | TrainError::NoModel { .. } | TrainError::Shape(_) | TrainError::NoText => {
+            TrainError::Model(_) | TrainError::NoModel { .. }
+            | TrainError::Shape(_)
+            | TrainError::Streams { .. }
+            | TrainError::NoText => {
                 from_library(Failure::config, &error)
             }
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
@@ -91,8 +113,13 @@ impl From<TrainError> for Failure {
             }
             TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)
                 .hint("stop the processes that take memory, or set a budget below the available memory with --gpu"),
-            TrainError::NotANumber { .. } | TrainError::BadGradient { .. } => from_library(Failure::failed, &error)
-                .hint("lower optimizer.lr or increase schedule.warmup; --paranoid names the operator where it starts"),
+            TrainError::NotARun { .. } | TrainError::InUse { .. } | TrainError::Changed(_) => {
+                from_library(Failure::config, &error)
+            }
+            TrainError::NoSpace { .. } => unwritten(&error, ErrorKind::StorageFull),
+            TrainError::NoSoundCheckpoint { .. } => from_library(Failure::bad_input, &error),
+            TrainError::NotANumber { .. } | TrainError::BadGradient { .. } | TrainError::Spike { .. } => from_library(Failure::failed, &error)
+                .hint("lower optimizer.lr or increase schedule.warmup; or pass over such data with guard.action: skip"),
         }
     }
 }
@@ -114,6 +141,7 @@ impl From<DataError> for Failure {
             DataError::CacheWrite { .. } | DataError::NoSpace { .. } | DataError::Thread { .. } => {
                 from_library(Failure::failed, &error)
             }
+            DataError::MemoryFull { .. } => from_library(Failure::does_not_fit, &error),
             _ => from_library(Failure::bad_input, &error),
         }
     }
@@ -131,6 +159,7 @@ pub fn requested_vocabulary(error: DataError) -> Failure {
 pub fn data_sources(error: DataError, resolved: &Resolved) -> Failure {
     match error {
         DataError::Weight { .. } | DataError::SomeWeights { .. } => at_key(resolved, "data.train", &error),
+        DataError::NoSuchColumn { .. } => at_key(resolved, "data.columns", &error),
         error => error.into(),
     }
 }
@@ -162,8 +191,8 @@ pub fn unusable_gpu(error: &CudaError, resolved: &Resolved) -> Failure {
     }
 }
 
-/// How far two runs of one program differ in what it takes besides the arena.
-const HOST_SLACK_BYTES: u64 = 1 << 20;
+/// How far starts of one program differ in what it takes besides the arena: up to 1.3 MiB in 42 of them.
+const HOST_SLACK_BYTES: u64 = 3 << 20;
 
 /// Categories that are named in a refusal.
 const PARTS_SHOWN: usize = 4;
@@ -199,8 +228,7 @@ fn does_not_fit(refused: &PlanError, device: &str, limit: Option<&Limit>) -> Fai
         format!("does not fit: the smallest plan needs {} of {memory} memory, {against}", bytes(needed_bytes)),
     )
     .hint(format!("the smallest budget that works is {flag} {mib}MiB"))
-    .hint(format!("its largest parts: {}", parts.join(", ")))
-    .hint("a smaller model, method: lora or a shorter data.max_length takes less memory");
+    .hint(format!("its largest parts: {}", parts.join(", ")));
     if of_data > needed_bytes / 4 {
         failure = failure.hint("data.mode: cached or a smaller data.buffer takes less memory for data");
     }

@@ -15,7 +15,7 @@ use crate::budgets::capacity;
 use crate::config::Resolved;
 use crate::data::{self, Context};
 use crate::device::{self, Present};
-use crate::diagnostics::unprepared;
+use crate::diagnostics::not_started;
 use crate::failure::Failure;
 use crate::note::Note;
 use crate::observer::Observer;
@@ -44,7 +44,7 @@ pub fn evaluate(
     observer: &mut dyn Observer,
 ) -> Result<Evaluated, Failure> {
     let artifact = Artifact::find(model, adapter)?;
-    let task = task(resolved)?;
+    let task = task(resolved, &artifact.model)?;
     let Present { backend, device } = device::present(resolved, false)?;
     let capacity = capacity(resolved, &device);
     let context = Context { resolved, out: Path::new("runs/eval"), host_bytes: capacity.budgets.host_bytes };
@@ -67,10 +67,8 @@ pub fn evaluate(
         prepare_inference(&spec, Inference::Evaluate, backend, &device.profile, capacity.budgets, &memory, paranoid);
     let Prepared { mut session, report } = prepared.map_err(|error| {
         let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
-        let mut failure = unprepared(error, resolved, &device.profile.name, &capacity);
+        let mut failure = not_started(error, resolved, &device.profile, &capacity);
         if too_large {
-            // What lowers the memory of training is no help here.
-            failure.hints.truncate(2);
             failure = failure.hint("a shorter data.max_length takes less memory");
         }
         failure
@@ -88,7 +86,7 @@ pub fn evaluate(
     let evaluation = session.evaluate(&dataset)?;
     let gpu = session.executor().backend().used();
     let mut notes = device.notes;
-    notes.extend(capacity.note);
+    notes.extend(capacity.notes);
     notes.extend(formats.into_iter().map(Note::Format));
     Ok(Evaluated {
         evaluation,

@@ -34,6 +34,8 @@ pub enum Note {
     Stored(Stored),
     /// What became of the rows of a dataset.
     Dataset(String),
+    /// The folder holds an unfinished run without a checkpoint.
+    BegunAgain(PathBuf),
     /// The model's files have no score head.
     NewHead,
 }
@@ -62,6 +64,9 @@ impl fmt::Display for Note {
             Self::Format(DetectedFormat { source, format }) => write!(f, "{source}: detected format: {format}"),
             Self::Stored(stored) => stored.fmt(f),
             Self::Dataset(text) => f.write_str(text),
+            Self::BegunAgain(folder) => {
+                write!(f, "{} holds an unfinished run without a checkpoint; it begins again", folder.display())
+            }
             Self::NewHead => {
                 f.write_str("the model's files have no score head; a new one is initialised from the seed")
             }

@@ -1,23 +1,24 @@
 //! From a resolved run to something that can be trained, benched or shown.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use plimsoll_data::Amount;
-use plimsoll_plan::{DeviceProfile, Fixed, Report};
+use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Report};
 use plimsoll_train::{
-    BenchReport, DataMemory, Event, Fit, LearningRate, OperatorTime, Outcome, Prepared, RunFolder, Session, TrainError,
-    bench, fit, peak_resident_bytes, plan_only, profile,
+    BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, OperatorTime, Outcome,
+    Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib, peak_resident_bytes,
+    plan_only, profile,
 };
 
 use crate::budgets::capacity;
-use crate::config::{Resolved, RunConfig};
+use crate::config::{GuardAction, Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData};
 use crate::device::{self, Device, Present};
-use crate::diagnostics::unprepared;
+use crate::diagnostics::{explained, unprepared};
 use crate::failure::Failure;
-use crate::folder::run_folder;
+use crate::folder::{Claimed, Continue, claim};
 use crate::note::Note;
 use crate::observer::Observer;
 use crate::samples::{self, Sample};
@@ -33,12 +34,23 @@ pub struct Options<'a> {
     pub remeasure: bool,
     /// Poison freed memory and re-check the layout while running.
     pub paranoid: bool,
+    /// What is to be done about a run that the folder already holds.
+    pub resume: Continue,
 }
 
 /// A plan, with nothing allocated.
 pub struct PlannedRun {
     pub report: Report,
+    /// Of the whole run, where that is known without its data.
+    pub updates: Option<u64>,
     pub notes: Vec<Note>,
+}
+
+impl PlannedRun {
+    /// What the whole run should take, evaluation and saving not counted.
+    pub fn total_s(&self) -> Option<f64> {
+        self.updates.map(|updates| updates as f64 * self.report.predicted.step_ms / 1e3)
+    }
 }
 
 /// A run ready to train.
@@ -50,8 +62,9 @@ pub struct PreparedRun {
     /// Updates of the whole run.
     pub updates: u64,
     pub rate: LearningRate,
-    /// Where it is going to be written.
-    pub folder: PathBuf,
+    /// Where it is written, until it begins.
+    folder: Option<RunFolder>,
+    resume: Option<Resume>,
     amount: Amount,
     run: RunConfig,
     run_yaml: String,
@@ -85,20 +98,30 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         host_data_bytes: 0,
     };
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
-        .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
-    Ok(PlannedRun { report: chosen.report, notes })
+        .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
+    let next_gib = match spec.goal {
+        Goal::Fastest => next_gib(&spec, &profile, capacity.budgets, fixed)?,
+        Goal::Lowest => Vec::new(),
+    };
+    let report = Report { next_gib, ..chosen.report };
+    // The length of a run in epochs depends on its data.
+    let updates = match resolved.run.schedule.length() {
+        Length::Steps(updates) => Some(updates),
+        Length::Epochs(_) => None,
+    };
+    Ok(PlannedRun { report, updates, notes })
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
 pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Observer) -> Result<PreparedRun, Failure> {
-    let folder = run_folder(resolved, options.run_file)?;
+    let Claimed { folder, resume, holds } = claim(resolved, options.run_file, options.resume)?;
     let Present { backend, device } = device::present(resolved, options.remeasure)?;
     let mut spec = spec(resolved, &device.profile)?;
     check_weights(resolved, &spec.model)?;
     let capacity = capacity(resolved, &device);
     let Device { profile, mut notes, .. } = device;
-    let context = Context { resolved, out: &folder, host_bytes: capacity.budgets.host_bytes };
+    let context = Context { resolved, out: folder.path(), host_bytes: capacity.budgets.host_bytes };
     let data = data::open(&context, &spec.model, &*spec.task, observer)?;
     check_best(resolved, &data)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
@@ -109,23 +132,33 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let amount = spec.amount();
     let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
-    let Prepared { session, report } =
+    if let Some(resume) = &resume {
+        keep_bits(&mut spec, resume, &profile, capacity.budgets);
+    }
+    let Prepared { mut session, report } =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
     notes.extend(data.notes());
     if session.has_new_head() {
         notes.push(Note::NewHead);
     }
     let updates = total_updates(&resolved.run, &data.train, amount);
+    let rate = learning_rate(&resolved.run, updates);
+    match &resume {
+        Some(resume) => check_resume(resolved, resume, options.resume, holds, (&mut session, amount, &rate))?,
+        None if holds == Holds::Unfinished => notes.push(Note::BegunAgain(folder.path().to_owned())),
+        None => {}
+    }
     Ok(PreparedRun {
         session,
         report,
         data,
         notes,
         updates,
-        rate: learning_rate(&resolved.run, updates),
-        folder,
+        rate,
+        folder: Some(folder),
+        resume,
         amount,
         run: resolved.run.clone(),
         run_yaml: resolved.to_yaml(),
@@ -140,9 +173,53 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     let Device { profile, mut notes, .. } = device;
     let prepared =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
-            .map_err(|error| unprepared(error, resolved, &profile.name, &capacity))?;
-    notes.extend(capacity.note);
+            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
+}
+
+/// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the
+/// planner decides anew, and the run says that results differ by rounding.
+fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets) {
+    let mut pinned = spec.clone();
+    resume.pin(&mut pinned.pins);
+    let fixed = Fixed {
+        gpu_context_bytes: profile.context_bytes,
+        host_process_bytes: profile.host_process_bytes,
+        host_data_bytes: 0,
+    };
+    if plan_only(&pinned, profile, budgets, fixed).is_ok() {
+        *spec = pinned;
+    }
+}
+
+/// Refuses to go on by itself with what is another run, and to go on where nothing is left to do.
+fn check_resume(
+    resolved: &Resolved,
+    resume: &Resume,
+    how: Continue,
+    holds: Holds,
+    (session, amount, rate): (&mut Session, Amount, &LearningRate),
+) -> Result<(), Failure> {
+    let changes = resume.changes(session, amount, rate).map_err(|error| explained(error, resolved))?;
+    if holds == Holds::Finished && rate.total <= resume.steps() {
+        return Err(resolved
+            .invalid("out", format!("the run is finished: {} updates of {} are done", resume.steps(), rate.total))
+            .hint("raise schedule.steps or schedule.epochs to train it for longer"));
+    }
+    match changes.iter().find(|change| change.effect == Effect::Course) {
+        Some(change) if how == Continue::Unfinished => Err(resolved
+            .invalid(
+                "out",
+                format!("{} holds an unfinished run of another configuration: {change}", shown_out(resolved)),
+            )
+            .hint("go on with it under the new configuration with --resume, or choose another folder with --out")),
+        _ => Ok(()),
+    }
+}
+
+fn shown_out(resolved: &Resolved) -> String {
+    resolved.run.out.as_ref().map_or_else(|| "the folder".to_owned(), |out| out.display().to_string())
 }
 
 /// The best checkpoint is the one with the lowest loss on held-out data.
@@ -156,9 +233,14 @@ fn check_best(resolved: &Resolved, data: &RunData) -> Result<(), Failure> {
 }
 
 impl PreparedRun {
-    /// Makes the run folder, with the resolved run and the plan in it.
-    pub fn create_folder(&self) -> Result<RunFolder, Failure> {
-        Ok(RunFolder::create(&self.folder, &self.run_yaml, &self.report)?)
+    /// Begins the run in its folder, with the resolved run and the plan in it.
+    ///
+    /// # Panics
+    /// If it was begun before.
+    pub fn begin(&mut self) -> Result<RunFolder, Failure> {
+        let mut folder = self.folder.take().expect("a run begins once");
+        folder.begin(&self.run_yaml, &self.report, self.updates, self.resume.as_ref())?;
+        Ok(folder)
     }
 
     /// Trains to the end, or until `stop` is set; either way the weights are saved.
@@ -176,9 +258,21 @@ impl PreparedRun {
             amount: self.amount,
             rate: self.rate,
             eval_every: run.eval.every.or(data.eval.as_ref().map(|_| self.updates)),
-            save_every: run.save.every,
-            save_keep: run.save.keep as usize,
-            save_best: run.save.best.is_some(),
+            saving: Saving {
+                every: run.save.every,
+                interval: run.save.minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)),
+                keep: run.save.keep as usize,
+                best: run.save.best.is_some(),
+            },
+            guard: Guard {
+                action: match run.guard.action {
+                    GuardAction::Stop => BadUpdate::Stop,
+                    GuardAction::Skip => BadUpdate::Skip,
+                },
+                limit: run.guard.limit,
+                spike: run.guard.spike,
+            },
+            resume: self.resume.as_ref(),
             tokenizer_files: data.tokenizer_files.clone(),
             stop,
         };

@@ -37,6 +37,8 @@ pub fn learning_rate(run: &RunConfig, total: u64) -> LearningRate {
         ScheduleName::Constant => Decay::Constant,
         ScheduleName::Linear => Decay::Linear,
         ScheduleName::Cosine => Decay::Cosine,
+        ScheduleName::Polynomial => Decay::Polynomial { power: schedule.power.unwrap_or(1.0) },
+        ScheduleName::InverseSqrt => Decay::InverseSqrt { timescale: schedule.timescale },
         ScheduleName::OneCycle => Decay::OneCycle,
         ScheduleName::ConstantLinear => {
             let start = schedule.decay_start.map_or((total as f64 * 0.8) as u64, |span| span.steps(total));

@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 
-use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
-use plimsoll_models::{Lora, ParameterGroup, Recipe, Targets};
+use plimsoll_graph::{DType, StateStorage};
+use plimsoll_models::{Lora, Recipe, Targets, parameter_groups};
 use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
 use plimsoll_train::{Model, ModelOrigin, Spec, Task, TaskLacks, TaskSettings, task_named};
 
-use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, StateStorage};
+use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig};
 use crate::diagnostics::explained;
 use crate::failure::Failure;
 
 /// Everything a plan depends on; what this version cannot do is refused here.
 pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
     let run = &resolved.run;
-    let task = task(resolved)?;
+    let model = model(resolved)?;
+    let task = task(resolved, &model)?;
     let sequences = sequences(resolved, &*task)?;
     Ok(Spec {
-        model: model(resolved)?,
+        model,
         recipe: recipe(resolved, device)?,
         task,
         sequences,
@@ -36,9 +37,9 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
 }
 
 /// What the model is trained to do.
-pub(crate) fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
+pub(crate) fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, Failure> {
     let run = &resolved.run;
-    let settings = TaskSettings { classes: run.data.classes.clone() };
+    let settings = TaskSettings { classes: run.data.classes.clone(), decoder_start: model.config.decoder_start };
     let task = match task_named(&run.task, &settings) {
         Some(Ok(task)) => task,
         Some(Err(TaskLacks::Classes)) => {
@@ -46,6 +47,11 @@ pub(crate) fn task(resolved: &Resolved) -> Result<Arc<dyn Task>, Failure> {
                 "`data.classes` is missing: how many classes there are decides the model's head",
             )
             .hint("set it to their number or to a list of their names, as in data: {classes: [no, yes]}"));
+        }
+        Some(Err(TaskLacks::DecoderStart)) => {
+            let family = model.config.family.model_type;
+            let message = format!("`task: {}` needs a model with an encoder, which {family} models lack", run.task);
+            return Err(resolved.invalid("task", message).hint("use `task: sft`, or a t5 or mt5 model"));
         }
         None => return Err(resolved.unsupported("task", &[])),
     };
@@ -94,19 +100,12 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
     let compute = compute(resolved, device)?;
     stored_base(resolved, compute)?;
     let state = match run.optimizer.state {
-        StateStorage::Fp32 => DType::F32,
-        StateStorage::Bf16 if device.backing == Backing::Gpu => DType::BF16,
-        StateStorage::Bf16 | StateStorage::Int8 => return Err(resolved.unsupported("optimizer.state", &["fp32"])),
+        config::StateStorage::Fp32 => StateStorage::Float32,
+        config::StateStorage::Bf16 => StateStorage::Bfloat16,
+        config::StateStorage::Int8 => StateStorage::Int8,
     };
-    let settings = OptimizerSettings {
-        betas: run.optimizer.betas,
-        eps: run.optimizer.eps,
-        weight_decay: run.optimizer.weight_decay,
-        momentum: run.optimizer.momentum.unwrap_or(0.0),
-        state,
-    };
-    let optimizer =
-        optimizer_named(&run.optimizer.name, &settings).ok_or_else(|| resolved.unsupported("optimizer.name", &[]))?;
+    let groups = parameter_groups(&run.optimizer.described_groups(state), &run.optimizer.rest(state))
+        .map_err(|error| resolved.invalid("optimizer", error.to_string()))?;
     let (lora, freeze) = match &run.method {
         Method::Full { freeze } => (None, freeze.clone()),
         Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
@@ -114,11 +113,11 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
     Ok(Recipe {
         lora,
         freeze,
-        groups: vec![ParameterGroup::rest(optimizer)],
+        groups,
         clip: run.clip.map(|c| c as f32),
         compute,
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
-        master: compute != DType::F32 && state == DType::F32,
+        master: compute != DType::F32 && state == StateStorage::Float32,
     })
 }
 

@@ -17,7 +17,7 @@ use crate::artifact::Artifact;
 use crate::budgets::{Capacity, capacity};
 use crate::config::Resolved;
 use crate::device::{self, Device, Present};
-use crate::diagnostics::unprepared;
+use crate::diagnostics::not_started;
 use crate::failure::Failure;
 use crate::note::Note;
 use crate::prepare::Measured;
@@ -140,7 +140,7 @@ impl TextModel {
             session.load_adapters(&adapter.path)?;
         }
         let mut notes = device.notes;
-        notes.extend(capacity.note);
+        notes.extend(capacity.notes);
         Ok(TextSession { session, report, notes, stop: self.stop.clone() })
     }
 }
@@ -198,12 +198,10 @@ const SLACK_BYTES: u64 = 4 << 20;
 /// What does not fit is refused with the smallest budget that would do, and the longest context that fits this one.
 fn refused(error: TrainError, spec: &Spec, resolved: &Resolved, device: &Device, capacity: &Capacity) -> Failure {
     let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
-    let mut failure = unprepared(error, resolved, &device.profile.name, capacity);
+    let failure = not_started(error, resolved, &device.profile, capacity);
     if !too_large {
         return failure;
     }
-    // What lowers the memory of training is no help here.
-    failure.hints.truncate(2);
     let fixed = plimsoll_plan::Fixed {
         gpu_context_bytes: device.profile.context_bytes,
         host_process_bytes: resident_bytes() + SLACK_BYTES,

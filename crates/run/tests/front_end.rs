@@ -36,7 +36,7 @@ fn from_a_configuration_to_trained_weights() {
     let mut prepared = prepare(&run, Options::default(), &mut ()).expect("prepared");
     assert_eq!((prepared.updates, prepared.rate.total), (3, 3));
     assert!(prepared.notes.iter().any(|note| matches!(note, Note::Stored(_))));
-    let mut folder = prepared.create_folder().expect("a run folder");
+    let mut folder = prepared.begin().expect("a run folder");
     let mut steps = 0;
     let mut observe =
         |event: &plimsoll_train::Event| steps += u32::from(matches!(event, plimsoll_train::Event::Step(_)));

@@ -1,4 +1,8 @@
+use std::fmt;
+
 use thiserror::Error;
+
+use crate::BadNumber;
 
 #[derive(Debug, Error)]
 pub enum RuntimeError {
@@ -8,10 +12,26 @@ pub enum RuntimeError {
     Unsupported { device: String, op: &'static str, dtype: &'static str },
     #[error("step {step} ({op}): {reason}")]
     Step { step: usize, op: &'static str, reason: String },
-    #[error("step {step} ({op}{}) made a value that is not a number", layer.map(|l| format!(", layer {l}")).unwrap_or_default())]
-    NotANumber { step: usize, op: &'static str, layer: Option<u32> },
+    #[error("{0} made a value that is not a number")]
+    NotANumber(BadNumber),
     #[error("the layout does not hold: {0}")]
     Layout(#[from] plimsoll_plan::verify::Violation),
     #[error("{reason}")]
     Device { reason: String },
+}
+
+impl From<BadNumber> for RuntimeError {
+    fn from(bad: BadNumber) -> Self {
+        Self::NotANumber(bad)
+    }
+}
+
+impl fmt::Display for BadNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, layer, .. } = self;
+        match layer {
+            Some(layer) => write!(f, "operator {op} of layer {layer}"),
+            None => write!(f, "operator {op}"),
+        }
+    }
 }

@@ -1,10 +1,11 @@
 //! Walks a planned schedule. Takes the arena once, then never allocates device memory again.
 
 use bytemuck::Pod;
-use plimsoll_graph::{DType, OpRule, ScheduleId, SlotId};
+use plimsoll_graph::{ScheduleId, SlotId};
 use plimsoll_plan::verify::{verify, verify_schedule};
-use plimsoll_plan::{Buffer, Place, Plan, Region, Step};
+use plimsoll_plan::{Buffer, Place, Plan, Region};
 
+use crate::numbers::{BadNumber, Sought};
 use crate::{Active, Backend, RuntimeError};
 
 /// Byte that makes every float type a NaN and every signed integer negative.
@@ -84,7 +85,9 @@ impl Executor {
             }
             self.backend.run(step, active)?;
             self.backend.synchronize()?;
-            self.check_numbers(index, step, active)?;
+            if let Some(bad) = Sought::NotANumber.find(&mut *self.backend, index, step, active)? {
+                return Err(bad.into());
+            }
             for &freed in &step.frees {
                 self.backend.fill(freed, POISON)?;
             }
@@ -92,21 +95,19 @@ impl Executor {
         Ok(())
     }
 
-    /// The first value that is not a number names the operator that made it.
-    fn check_numbers(&mut self, index: usize, step: &Step, active: Active) -> Result<(), RuntimeError> {
-        // Only the columns it names are written when a product fills part of a row; the rest follows.
-        let whole = !step.op.writes_some_columns();
-        for output in step.outputs.iter().filter(|b| b.dtype() == DType::F32 && whole) {
-            let rows = active.rows(output);
-            let bytes = rows * output.shape.cols() * output.dtype().bytes();
-            let region = Region { bytes, ..output.region };
-            let Some(held) = self.backend.host_bytes(region) else { continue };
-            let bad = held.chunks_exact(4).any(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_nan());
-            if bad {
-                return Err(RuntimeError::NotANumber { step: index, op: step.op.name(), layer: step.layer });
+    /// Runs a schedule step by step, up to the first operator that makes a value that is not finite. The micro-step's
+    /// gradients are then to be thrown away.
+    pub fn run_checked(&mut self, id: ScheduleId, active: Active) -> Result<Option<BadNumber>, RuntimeError> {
+        let Self { backend, plan, .. } = self;
+        for (index, step) in plan.schedule(id).steps.iter().enumerate() {
+            backend.run(step, active)?;
+            backend.synchronize()?;
+            let found = Sought::NotFinite.find(&mut **backend, index, step, active)?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Writes the first elements of a slot.

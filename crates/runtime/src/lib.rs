@@ -4,6 +4,7 @@ mod backend;
 mod draw;
 mod error;
 mod executor;
+mod numbers;
 pub mod single_step;
 pub mod weights;
 
@@ -11,3 +12,4 @@ pub use backend::{Active, ActiveStream, Backend, Counted, Fill, Used};
 pub use draw::{Distribution, Draw, mix};
 pub use error::RuntimeError;
 pub use executor::Executor;
+pub use numbers::BadNumber;

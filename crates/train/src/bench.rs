@@ -134,6 +134,13 @@ pub fn profile(
 fn synthetic_update(session: &mut Session, sequences: usize) -> Result<PackedUpdate, TrainError> {
     let (vocab, max_length) = (session.model.config.vocab_size, session.max_length());
     let mut examples: Vec<Example> = (0..sequences).map(|i| synthetic(i as u64, max_length, vocab)).collect();
+    if session.task.content().streams() > 1 {
+        let length = session.shapes().as_slice()[1].max_length;
+        let count = sequences as u64;
+        for (index, example) in examples.iter_mut().enumerate() {
+            example.source = synthetic(count + index as u64, length, vocab).tokens;
+        }
+    }
     if session.task.content().has_labels() {
         // Class 0 is there whatever the number of classes.
         examples.iter_mut().for_each(|example| example.label = Some(0));

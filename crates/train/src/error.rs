@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 use plimsoll_data::DataError;
 use plimsoll_models::ModelError;
 use plimsoll_plan::PlanError;
-use plimsoll_runtime::RuntimeError;
 use plimsoll_runtime::weights::WeightError;
+use plimsoll_runtime::{BadNumber, RuntimeError};
 use thiserror::Error;
+
+use crate::checkpoint::{Change, Damaged};
+use crate::event::Bad;
 
 #[derive(Debug, Error)]
 pub enum TrainError {
@@ -35,10 +38,33 @@ pub enum TrainError {
     /// A PEFT folder whose `adapter_config.json` cannot be used.
     #[error("{}: {reason}", path.display())]
     AdapterConfig { path: PathBuf, reason: String },
-    #[error("step {step}: the loss is {loss}, not a number; the weights of step {} are untouched", step - 1)]
-    NotANumber { step: u64, loss: f64 },
-    #[error("step {step}: the gradient's norm is {norm}; the weights of step {} are untouched", step - 1)]
-    BadGradient { step: u64, norm: f64 },
+    #[error("step {step}: {}; the weights of step {} are untouched", Bad::Loss { loss: *loss, origin: *origin }, step - 1)]
+    NotANumber { step: u64, loss: f64, origin: Option<BadNumber> },
+    #[error("step {step}: {}; the weights of step {} are untouched", Bad::Gradient { norm: *norm, origin: *origin }, step - 1)]
+    BadGradient { step: u64, norm: f64, origin: Option<BadNumber> },
+    #[error("step {step}: {}; the weights of step {} are untouched", Bad::Spike { loss: *loss, usual: *usual }, step - 1)]
+    Spike { step: u64, loss: f64, usual: f64 },
+    /// The folder has something in it that no run has made.
+    #[error("{} is not empty, and what it holds is not a run of this program\nhint: choose a new folder", path.display())]
+    NotARun { path: PathBuf },
+    #[error(
+        "{} is in use by another run{}\nhint: wait until it ends, or choose another folder",
+        path.display(), pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+    )]
+    InUse { path: PathBuf, pid: Option<u32> },
+    #[error(
+        "{} has {} MiB free; the checkpoint and the final weights take {} MiB",
+        path.display(), free >> 20, needed.div_ceil(1 << 20)
+    )]
+    NoSpace { path: PathBuf, needed: u64, free: u64 },
+    /// The run that is here is another one.
+    #[error("{0}\nhint: go on with the value it had, or start a new run in another folder")]
+    Changed(Change),
+    #[error(
+        "no checkpoint can be used: {}\nhint: restore one of them, or remove the folder `checkpoints` to start from the beginning",
+        damaged.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    NoSoundCheckpoint { damaged: Vec<Damaged> },
     #[error(
         "the tokenizer has {tokenizer} tokens, the model's vocabulary only {model}\nhint: use the tokenizer that came with the model, or set data.tokenizer to its folder"
     )]
@@ -50,14 +76,19 @@ pub enum TrainError {
     LogitsNotANumber { position: usize },
     #[error("a prompt has {tokens} tokens, more than the {longest} that were planned for")]
     LongPrompt { tokens: usize, longest: usize },
+    /// A model with an encoder and a task without a source, or the other way round.
+    #[error(
+        "`task: {task}` does not suit a {family} model, which {has} an encoder\nhint: use `task: {other}`, or another model"
+    )]
+    Streams { task: &'static str, family: &'static str, has: &'static str, other: &'static str },
     #[error("a model for this task makes no text")]
     NoText,
 }
 
 impl TrainError {
-    /// Whether an update was stopped before it touched weights and states.
-    pub(crate) fn leaves_weights(&self) -> bool {
-        matches!(self, TrainError::NotANumber { .. } | TrainError::BadGradient { .. })
+    /// Whether only writing failed, so that a run may go on without what was to be written.
+    pub(crate) fn is_of_writing(&self) -> bool {
+        matches!(self, TrainError::Io { .. } | TrainError::Weights(WeightError::Write { .. }))
     }
 
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {

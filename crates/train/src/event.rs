@@ -1,11 +1,16 @@
 //! What a run tells whoever watches it. Each event is also a line of `metrics.jsonl`.
 
-use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+use plimsoll_runtime::BadNumber;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::Metrics;
+use crate::checkpoint::{Change, Damaged};
 
 /// One update.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct StepEvent {
     pub step: u64,
     pub loss: f64,
@@ -27,7 +32,7 @@ pub struct StepEvent {
 }
 
 /// One evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct EvalEvent {
     pub loss: f64,
     pub tokens: u64,
@@ -47,6 +52,116 @@ pub enum Event {
     /// Weights were written to this folder.
     Saved {
         step: u64,
-        folder: std::path::PathBuf,
+        folder: PathBuf,
     },
+    /// The run goes on from a checkpoint.
+    Resumed(Resumed),
+    /// An update was passed over; it is made of the next data instead.
+    Skipped {
+        step: u64,
+        skip: Skip,
+    },
+    /// Something failed without which the run goes on.
+    Warning {
+        step: u64,
+        warning: Warning,
+    },
+}
+
+/// Where a run goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resumed {
+    /// The last update that is done.
+    pub step: u64,
+    pub folder: PathBuf,
+    /// What is not as it was.
+    pub changes: Vec<Change>,
+    /// Newer checkpoints that could not be used.
+    pub damaged: Vec<Damaged>,
+}
+
+/// Why an update was not applied.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bad {
+    /// The loss is not finite.
+    Loss { loss: f64, origin: Option<BadNumber> },
+    /// The gradient's norm is not finite.
+    Gradient { norm: f64, origin: Option<BadNumber> },
+    /// The loss is far above the usual one.
+    Spike { loss: f64, usual: f64 },
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let origin = match self {
+            Self::Loss { loss, origin } => {
+                write!(f, "the loss is {loss}")?;
+                origin
+            }
+            Self::Gradient { norm, origin } => {
+                write!(f, "the gradient's norm is {norm}")?;
+                origin
+            }
+            Self::Spike { loss, usual } => {
+                return write!(f, "the loss is {loss:.4}, {:.1} times the usual {usual:.4}", loss / usual);
+            }
+        };
+        match origin {
+            Some(bad) => write!(f, " (the first value that is not finite comes from {bad})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An update that was passed over.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Skip {
+    pub bad: Bad,
+    /// Updates passed over so far, this one included, and how many may be.
+    pub count: u64,
+    pub limit: u64,
+}
+
+impl Serialize for Skip {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_struct("Skip", 2)?;
+        map.serialize_field("reason", &self.bad.to_string())?;
+        map.serialize_field("count", &self.count)?;
+        map.end()
+    }
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bad, count, limit } = self;
+        write!(f, "{bad}; this data is passed over ({count} of at most {limit})")
+    }
+}
+
+/// What failed, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Warning {
+    /// Lines of the metrics file are kept until it can be written again.
+    Metrics { reason: String },
+    /// A checkpoint could not be written; it is tried again soon.
+    Checkpoint { reason: String },
+    /// `state.json` does not say how the run ended.
+    State { reason: String },
+    /// Fewer checkpoints than asked for will fit.
+    Space { needed: u64, free: u64 },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: u64 = 1 << 20;
+        match self {
+            Self::Metrics { reason } => write!(f, "{reason}; training goes on, and the lines are written later"),
+            Self::Checkpoint { reason } => write!(f, "{reason}; training goes on, and saving is tried again"),
+            Self::State { reason } => f.write_str(reason),
+            Self::Space { needed, free } => {
+                let (needed, free) = (needed.div_ceil(MIB), free / MIB);
+                write!(f, "all checkpoints and the final weights take {needed} MiB, of which {free} MiB are free")
+            }
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! Folders that Hugging Face loads: the whole model, or a PEFT adapter.
 
-use std::fs;
-use std::io::Write;
 use std::path::Path;
 
+use plimsoll_files::{NewFolder, Summed};
+use plimsoll_graph::DType;
 use plimsoll_models::ParameterKind;
 use plimsoll_runtime::weights::{OutTensor, write_safetensors};
 use serde_json::{Value as Json, json};
@@ -11,38 +11,78 @@ use serde_json::{Value as Json, json};
 use crate::weights::adapter_prefix;
 use crate::{Session, TrainError};
 
-/// Writes what was trained, with the given tokenizer files beside it. The folder appears complete or not at all.
+/// Name and content of files that are written as they are.
+pub type TextFiles = Vec<(String, Vec<u8>)>;
+
+/// Writes what was trained, with the given tokenizer files beside it, into a folder that is new or empty. It appears
+/// complete or not at all.
 pub fn export(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
-    let partial = folder.with_extension("partial");
-    let result = write_folder(session, &partial, tokenizer).and_then(|()| {
-        if folder.exists() {
-            remove_folder(folder)?;
-        }
-        fs::rename(&partial, folder).map_err(|e| TrainError::io(folder, e))
-    });
-    if result.is_err() {
-        // Leave nothing half-written behind; the first error is the one to report.
-        let _ = fs::remove_dir_all(&partial);
-    }
-    result
+    whole(session, folder, tokenizer)?.commit(folder).map_err(|e| TrainError::io(folder, e))
 }
 
-fn write_folder(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<(), TrainError> {
-    fs::create_dir_all(folder).map_err(|e| TrainError::io(folder, e))?;
-    let (kind, weights, config_name, config) = match &session.recipe.lora {
-        Some(_) => {
-            (ParameterKind::Adapter, "adapter_model.safetensors", "adapter_config.json", adapter_config(session))
-        }
-        None => (ParameterKind::Base, "model.safetensors", "config.json", model_config(session)),
+/// As [`export`], in place of a folder that this run has written before.
+pub(crate) fn export_again(
+    session: &mut Session,
+    folder: &Path,
+    tokenizer: &[(String, Vec<u8>)],
+) -> Result<(), TrainError> {
+    whole(session, folder, tokenizer)?.replace(folder).map_err(|e| TrainError::io(folder, e))
+}
+
+fn whole(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<NewFolder, TrainError> {
+    let new = NewFolder::create(folder).map_err(|e| TrainError::io(folder, e))?;
+    write_model(session, &new, folder, tokenizer)?;
+    Ok(new)
+}
+
+/// The files of a model or an adapter. `folder` is what `new` is going to be called.
+pub(crate) fn write_model(
+    session: &mut Session,
+    new: &NewFolder,
+    folder: &Path,
+    tokenizer: &[(String, Vec<u8>)],
+) -> Result<Vec<(String, Summed)>, TrainError> {
+    let mut beside = tokenizer.to_vec();
+    let (config_name, config) = match &session.recipe.lora {
+        Some(_) => ("adapter_config.json", adapter_config(session)),
+        None => ("config.json", model_config(session, &mut beside)),
     };
-    let tensors = tensors(session, kind);
-    write_safetensors(&folder.join(weights), &tensors, session.executor().backend())?;
-    let text = serde_json::to_string_pretty(&config).expect("plain data");
-    write_whole(&folder.join(config_name), text.as_bytes())?;
-    for (name, bytes) in tokenizer {
-        write_whole(&folder.join(name), bytes)?;
+    let tensors = trained_tensors(session);
+    let weights = format!("{}.safetensors", weights_stem(session));
+    let mut files = vec![write_tensors(session, new, folder, &weights, &tensors)?];
+    let config = serde_json::to_vec_pretty(&config).expect("plain data");
+    let small = std::iter::once((config_name, config.as_slice()));
+    for (name, bytes) in small.chain(beside.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))) {
+        let written = new.write(name, bytes).map_err(|e| TrainError::io(&folder.join(name), e))?;
+        files.push((name.to_owned(), written));
     }
-    Ok(())
+    Ok(files)
+}
+
+/// A file of tensors, straight from the arena.
+pub(crate) fn write_tensors(
+    session: &mut Session,
+    new: &NewFolder,
+    folder: &Path,
+    name: &str,
+    tensors: &[OutTensor],
+) -> Result<(String, Summed), TrainError> {
+    let path = folder.join(name);
+    let io = |e| TrainError::io(&path, e);
+    let mut file = new.file(name).map_err(io)?;
+    write_safetensors(&path, &mut file, tensors, session.executor().backend())?;
+    Ok((name.to_owned(), file.finish().map_err(io)?))
+}
+
+/// What the weights' file is called, without its ending.
+pub(crate) fn weights_stem(session: &Session) -> &'static str {
+    if session.recipe.lora.is_some() { "adapter_model" } else { "model" }
+}
+
+/// What a run leaves of a session: the whole model, or the adapter.
+pub(crate) fn trained_tensors(session: &mut Session) -> Vec<OutTensor> {
+    let adapted = session.recipe.lora.is_some();
+    tensors(session, if adapted { ParameterKind::Adapter } else { ParameterKind::Base })
 }
 
 /// Every Hugging Face tensor of the given kind, and the head's, at its place in the arena.
@@ -60,15 +100,22 @@ fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
     tensors
 }
 
-fn model_config(session: &Session) -> Json {
+fn model_config(session: &Session, tokenizer: &mut TextFiles) -> Json {
     let mut config = session.model.config.source.clone();
-    config["torch_dtype"] = "float32".into();
+    config["torch_dtype"] = torch_name(session.recipe.compute).into();
     config.as_object_mut().map(|c| c.remove("dtype"));
-    if session.task.hf_class() != "CausalLM" {
-        config["architectures"] = json!([session.model.config.family.class_for(session.task.hf_class())]);
-    }
-    session.task.complete_config(&mut config);
+    config["architectures"] = json!([session.model.config.family.class_for(session.task.hf_class())]);
+    session.task.complete_config(&mut config, tokenizer);
     config
+}
+
+/// What PyTorch calls the type that weights are written in.
+fn torch_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "bfloat16",
+        DType::F16 => "float16",
+        _ => "float32",
+    }
 }
 
 fn adapter_config(session: &Session) -> Json {
@@ -92,24 +139,4 @@ fn adapter_config(session: &Session) -> Json {
         "init_lora_weights": true,
         "modules_to_save": saved_whole,
     })
-}
-
-/// Renames a folder before removing it, so that nobody finds half of it under its name.
-pub(crate) fn remove_folder(folder: &Path) -> Result<(), TrainError> {
-    let removed = folder.with_extension("removed");
-    fs::rename(folder, &removed).and_then(|()| fs::remove_dir_all(&removed)).map_err(|e| TrainError::io(folder, e))
-}
-
-/// Writes a file beside its final place and moves it there once it is complete and on disk.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let written = fs::File::create(partial)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(partial, path));
-    if written.is_err() {
-        let _ = fs::remove_file(partial);
-    }
-    written.map_err(|e| TrainError::io(path, e))
 }

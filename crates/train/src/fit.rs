@@ -2,14 +2,19 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use plimsoll_data::{Amount, Capacity, Cursor, Dataset, Feed, FeedOptions};
+use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions};
+use plimsoll_runtime::{BadNumber, RuntimeError};
 
-use crate::event::{EvalEvent, Event, StepEvent};
-use crate::export::export;
+use crate::checkpoint::{Best, Identity, Progress, Resume, restore};
+use crate::event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
+use crate::export::export_again;
+use crate::guard::{BadUpdate, Guard};
 use crate::memory::resident_bytes;
-use crate::{Evaluation, LearningRate, Metrics, RunFolder, Session, TrainError, UpdateResult};
+use crate::pace::{Gauge, Totals};
+use crate::saver::{Saver, Saving};
+use crate::{Evaluation, LearningRate, Metrics, RunFolder, RunPhase, Session, TrainError, UpdateResult};
 
 /// What to train on, for how long, and what to keep.
 pub struct Fit<'a> {
@@ -20,12 +25,12 @@ pub struct Fit<'a> {
     pub amount: Amount,
     pub rate: LearningRate,
     pub eval_every: Option<u64>,
-    pub save_every: Option<u64>,
-    pub save_keep: usize,
-    /// Keep the checkpoint with the lowest held-out loss beside the newest ones.
-    pub save_best: bool,
+    pub saving: Saving,
+    pub guard: Guard,
     /// File name and content of each tokenizer file, written beside the weights.
     pub tokenizer_files: Vec<(String, Vec<u8>)>,
+    /// Where to go on; from the beginning if there is none.
+    pub resume: Option<&'a Resume>,
     /// Set from outside to stop after the update that is running.
     pub stop: &'a AtomicBool,
 }
@@ -43,7 +48,7 @@ pub fn data_bytes(train: &Dataset, eval: Option<&Dataset>, amount: Amount, capac
     train.feed_bytes(&options) + eval.map_or(0, |data| data.sequential_bytes(capacity))
 }
 
-/// How a run ended.
+/// How a run ended. Losses are those of the whole run, also where it was resumed; times are those of this part of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Updates done.
@@ -65,7 +70,10 @@ pub struct Outcome {
     pub fill_rate: f64,
     /// Tokens that an update computed on average: those it had, or all token slots where micro-batches are filled up.
     pub computed_tokens: f64,
+    /// Where the last weights are.
     pub saved: PathBuf,
+    /// The lowest held-out loss, and the folder with the weights it was measured with, where the best are kept.
+    pub best: Option<(Best, PathBuf)>,
 }
 
 /// Trains to the end or until asked to stop; either way the weights are saved.
@@ -75,46 +83,109 @@ pub fn fit(
     folder: &mut RunFolder,
     observe: &mut dyn FnMut(&Event),
 ) -> Result<Outcome, TrainError> {
-    let mut watch = Watch { folder, observe, eval_metrics: Metrics::default() };
-    let mut feed = Feed::start(task.train, &task.feed_options(session))?;
-    let mut gauge = Gauge::default();
-    let mut totals = Totals::default();
-    let mut cursor = feed.cursor().clone();
-    let mut best = None;
-    let mut outcome = Outcome {
-        steps: 0,
-        interrupted: false,
-        first_loss: None,
-        last_loss: None,
-        first_eval: None,
-        last_eval: None,
-        eval_metrics: Metrics::default(),
-        step_ms: 0.0,
-        tokens_per_s: 0.0,
-        data_wait_share: 0.0,
-        fill_rate: 1.0,
-        computed_tokens: 0.0,
-        saved: folder_of(&watch),
+    let outcome = Run::start(session, task, &mut *folder, &mut *observe).and_then(Run::train);
+    let phase = match &outcome {
+        Ok(Outcome { interrupted: true, .. }) => RunPhase::Stopped,
+        Ok(_) => RunPhase::Finished,
+        Err(_) => RunPhase::Failed,
     };
-    if task.eval_every.is_some() {
-        outcome.first_eval = evaluate(session, task, 0, &mut watch)?;
-        outcome.last_eval = outcome.first_eval;
+    if let (Err(error), Ok(outcome)) = (folder.end(phase), &outcome) {
+        // The weights are there; that the folder does not say so is no reason to fail.
+        observe(&Event::Warning { step: outcome.steps, warning: Warning::State { reason: error.to_string() } });
     }
-    for step in 1..=task.rate.total {
-        let began = Instant::now();
-        let waited_before = feed.waited().total;
-        let lr = task.rate.at(step);
-        let result = match session.update_from(&mut feed, step, lr) {
-            Err(error) if error.leaves_weights() && step > 1 => {
-                save(session, task, &Reached { step: step - 1, best, cursor: &cursor }, &mut watch)?;
-                return Err(error);
-            }
-            updated => updated?,
+    outcome
+}
+
+/// A run under way.
+struct Run<'a> {
+    session: &'a mut Session,
+    task: &'a Fit<'a>,
+    watch: Watch<'a>,
+    /// `None` only while another one is made.
+    feed: Option<Feed>,
+    progress: Progress,
+    saver: Saver,
+    gauge: Gauge,
+    totals: Totals,
+}
+
+impl<'a> Run<'a> {
+    fn start(
+        session: &'a mut Session,
+        task: &'a Fit<'a>,
+        folder: &'a mut RunFolder,
+        observe: &'a mut dyn FnMut(&Event),
+    ) -> Result<Self, TrainError> {
+        let mut watch = Watch { folder, observe, eval_metrics: Metrics::default(), failing: false };
+        let identity = Identity::of(session, task.amount, &task.rate);
+        let mut options = task.feed_options(session);
+        if let Some(resume) = task.resume {
+            let changes = resume.changes(session, task.amount, &task.rate)?;
+            restore(session, resume.folder())?;
+            options.cursor = Some(resume.record.progress.cursor.clone());
+            let (folder, damaged) = (resume.folder().to_owned(), resume.damaged.clone());
+            watch.tell(&Event::Resumed(Resumed { step: resume.step(), folder, changes, damaged }));
+        }
+        let feed = Feed::start(task.train, &options)?;
+        let progress = match task.resume {
+            Some(resume) => resume.record.progress.clone(),
+            None => Progress::new(feed.cursor().clone()),
         };
-        cursor.clone_from(feed.cursor());
+        let saver = Saver::new(session, task, identity, &mut watch)?;
+        let (gauge, totals) = (Gauge::default(), Totals::default());
+        Ok(Self { session, task, watch, feed: Some(feed), progress, saver, gauge, totals })
+    }
+
+    fn train(mut self) -> Result<Outcome, TrainError> {
+        let total = self.task.rate.total;
+        if self.task.eval_every.is_some() && self.progress.step == 0 {
+            self.progress.first_eval = self.evaluate(0)?;
+            self.progress.last_eval = self.progress.first_eval;
+        }
+        let mut interrupted = false;
+        while self.progress.step < total && !interrupted {
+            let step = self.progress.step + 1;
+            self.update(step)?;
+            let last = step == total;
+            let improved = self.evaluate_if_due(step, last)?;
+            if last {
+                self.progress.best = improved.or(self.progress.best);
+            } else {
+                self.save_if_due(improved)?;
+                interrupted = self.task.stop.load(Ordering::Relaxed) || self.watch.folder.is_asked_to_stop();
+            }
+        }
+        let saved = if interrupted {
+            // What was just saved need not be saved again.
+            match self.saver.saved(self.progress.step) {
+                Some(folder) => folder,
+                None => self.save()?,
+            }
+        } else {
+            self.finish()?
+        };
+        Ok(self.outcome(interrupted, saved))
+    }
+
+    /// One update, made of the data that comes next; where the guard says so, of what comes behind it.
+    fn update(&mut self, step: u64) -> Result<(), TrainError> {
+        let (began, waited) = (Instant::now(), self.feed().waited().total);
+        let lr = self.task.rate.at(step);
+        let result = loop {
+            match self.try_update(step, lr)? {
+                Ok(result) => break result,
+                Err(bad) => self.pass_over(step, bad)?,
+            }
+        };
+        let progress = &mut self.progress;
+        progress.guard.count(result.loss);
+        progress.step = step;
+        progress.first_loss.get_or_insert(result.loss);
+        progress.last_loss = Some(result.loss);
         let took = began.elapsed();
-        let data_wait = feed.waited().total - waited_before;
-        let event = Event::Step(StepEvent {
+        // A feed that was started anew has waited less than the one before.
+        let data_wait = self.feed().waited().total.saturating_sub(waited);
+        let event = StepEvent {
             step,
             loss: result.loss,
             lr,
@@ -125,166 +196,192 @@ pub fn fit(
             step_ms: took.as_secs_f64() * 1e3,
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
             fill_rate: result.fill_rate,
-            gpu_used_bytes: gauge.read(session),
+            gpu_used_bytes: self.gauge.read(self.session),
             host_rss_bytes: resident_bytes(),
             metrics: result.metrics.clone(),
-        });
-        watch.tell(&event)?;
-        totals.count(&result, took, data_wait);
-        outcome.steps = step;
-        outcome.first_loss.get_or_insert(result.loss);
-        outcome.last_loss = Some(result.loss);
-        let last = step == task.rate.total;
-        let compares = task.save_best && due(task.save_every, step);
-        if due(task.eval_every, step) || compares || (last && task.eval_every.is_some()) {
-            outcome.last_eval = evaluate(session, task, step, &mut watch)?;
-        }
-        if due(task.save_every, step) && !last {
-            best = best_of(best, outcome.last_eval, step);
-            save(session, task, &Reached { step, best, cursor: &cursor }, &mut watch)?;
-        }
-        if task.stop.load(Ordering::Relaxed) && !last {
-            outcome.interrupted = true;
-            break;
-        }
-    }
-    outcome.eval_metrics = watch.eval_metrics.clone();
-    totals.settle(&mut outcome, session.executor().backend().fixed_shape());
-    outcome.saved = if outcome.interrupted {
-        save(session, task, &Reached { step: outcome.steps, best, cursor: &cursor }, &mut watch)?
-    } else {
-        let folder = watch.folder.path().join("final");
-        export(session, &folder, &task.tokenizer_files)?;
-        watch.tell(&Event::Saved { step: outcome.steps, folder: folder.clone() })?;
-        folder
-    };
-    Ok(outcome)
-}
-
-/// What updates took and had so far.
-#[derive(Default)]
-struct Totals {
-    durations_ms: Vec<f64>,
-    tokens: u64,
-    slots: f64,
-    /// Behind the first update, which waits while the feed starts.
-    waited: Duration,
-    /// Behind the first update.
-    took: Duration,
-}
-
-impl Totals {
-    fn count(&mut self, result: &UpdateResult, took: Duration, waited: Duration) {
-        if !self.durations_ms.is_empty() {
-            self.waited += waited;
-            self.took += took;
-        }
-        self.durations_ms.push(took.as_secs_f64() * 1e3);
-        self.tokens += result.amounts.tokens;
-        self.slots += result.amounts.tokens as f64 / result.fill_rate;
+        };
+        self.watch.tell(&Event::Step(event));
+        self.totals.count(&result, took, data_wait);
+        Ok(())
     }
 
-    /// `filled_up`: all token slots were computed, whether they held a token or not.
-    fn settle(&mut self, outcome: &mut Outcome, filled_up: bool) {
-        let tokens = self.tokens as f64;
-        let seconds = self.durations_ms.iter().sum::<f64>() / 1e3;
-        self.durations_ms.sort_by(f64::total_cmp);
-        let updates = self.durations_ms.len();
-        outcome.step_ms = self.durations_ms.get(updates / 2).copied().unwrap_or(0.0);
-        outcome.tokens_per_s = tokens / f64::max(seconds, 1e-9);
-        outcome.data_wait_share = self.waited.as_secs_f64() / f64::max(self.took.as_secs_f64(), 1e-9);
-        outcome.fill_rate = tokens / f64::max(self.slots, 1.0);
-        outcome.computed_tokens = if filled_up { self.slots } else { tokens } / updates.max(1) as f64;
+    fn feed(&mut self) -> &mut Feed {
+        self.feed.as_mut().expect("there is one between updates")
     }
-}
 
-/// How often the driver is asked what is in use: the answer takes it up to a few milliseconds.
-const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Device memory in use, as last asked.
-#[derive(Default)]
-struct Gauge {
-    last: Option<(Instant, u64)>,
-}
-
-impl Gauge {
-    fn read(&mut self, session: &mut Session) -> u64 {
-        match self.last {
-            Some((when, bytes)) if when.elapsed() < GAUGE_INTERVAL => bytes,
-            _ => {
-                let bytes = session.executor().backend().used().map_or(0, |used| used.bytes);
-                self.last = Some((Instant::now(), bytes));
-                bytes
+    /// The inner error says why the update was not applied; gradients are zero again then.
+    fn try_update(&mut self, step: u64, lr: f64) -> Result<Result<UpdateResult, Bad>, TrainError> {
+        let Self { session, feed, progress, task, .. } = self;
+        let feed = feed.as_mut().expect("there is one between updates");
+        let sums = match session.accumulate_from(feed, step) {
+            // Found on the way, where every operator is checked.
+            Err(TrainError::Runtime(RuntimeError::NotANumber(origin))) => {
+                session.discard()?;
+                return Ok(Err(Bad::Loss { loss: f64::NAN, origin: Some(origin) }));
             }
+            sums => sums?,
+        };
+        let loss = sums.loss;
+        if !loss.is_finite() {
+            session.discard()?;
+            let origin = self.origin(step)?;
+            return Ok(Err(Bad::Loss { loss, origin }));
         }
+        if let Some(usual) = progress.guard.spike(loss, &task.guard) {
+            session.discard()?;
+            return Ok(Err(Bad::Spike { loss, usual }));
+        }
+        let grad_norm = session.apply(step, lr)?;
+        if !grad_norm.is_finite() {
+            let origin = self.origin(step)?;
+            return Ok(Err(Bad::Gradient { norm: grad_norm, origin }));
+        }
+        progress.cursor.clone_from(feed.cursor());
+        let (amounts, fill_rate, metrics) = (sums.amounts, sums.fill_rate, sums.metrics);
+        Ok(Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }))
+    }
+
+    /// Does the update's micro-steps again with every operator checked. There is planned memory for one feed, so a new one
+    /// takes the place of the old; it stands behind the update then, too.
+    fn origin(&mut self, step: u64) -> Result<Option<BadNumber>, TrainError> {
+        self.feed = None;
+        let cursor = Some(self.progress.cursor.clone());
+        let options = FeedOptions { cursor, ..self.task.feed_options(self.session) };
+        let feed = self.feed.insert(Feed::start(self.task.train, &options)?);
+        self.session.find_bad_number(feed, step)
+    }
+
+    /// Counts a bad update; beyond what the guard allows, the last good state is saved and the run ends.
+    fn pass_over(&mut self, step: u64, bad: Bad) -> Result<(), TrainError> {
+        let Guard { action, limit, .. } = self.task.guard;
+        if action == BadUpdate::Skip && self.progress.guard.skipped < limit {
+            self.progress.guard.skipped += 1;
+            self.progress.cursor = self.feed().cursor().clone();
+            let count = self.progress.guard.skipped;
+            self.watch.tell(&Event::Skipped { step, skip: Skip { bad, count, limit } });
+            return Ok(());
+        }
+        if step > 1 && self.saver.saved(step - 1).is_none() {
+            self.save()?;
+        }
+        Err(match bad {
+            Bad::Loss { loss, origin } => TrainError::NotANumber { step, loss, origin },
+            Bad::Gradient { norm, origin } => TrainError::BadGradient { step, norm, origin },
+            Bad::Spike { loss, usual } => TrainError::Spike { step, loss, usual },
+        })
+    }
+
+    /// The loss on held-out data, if it is the lowest so far and the best are kept.
+    fn evaluate_if_due(&mut self, step: u64, last: bool) -> Result<Option<Best>, TrainError> {
+        let Saving { every, best, .. } = self.task.saving;
+        let compares = best && due(every, step);
+        if !(due(self.task.eval_every, step) || compares || (last && self.task.eval_every.is_some())) {
+            return Ok(None);
+        }
+        let found = self.evaluate(step)?;
+        self.progress.last_eval = found.or(self.progress.last_eval);
+        // The earlier one of equals.
+        let lowest = |loss: &f64| best && loss.is_finite() && self.progress.best.is_none_or(|best| *loss < best.loss);
+        Ok(found.filter(lowest).map(|loss| Best { loss, step }))
+    }
+
+    fn evaluate(&mut self, step: u64) -> Result<Option<f64>, TrainError> {
+        let Some(data) = self.task.eval else { return Ok(None) };
+        let began = Instant::now();
+        let Evaluation { loss, tokens, sequences, metrics } = self.session.evaluate(data)?;
+        let ms = began.elapsed().as_secs_f64() * 1e3;
+        self.watch.eval_metrics = metrics.clone();
+        self.watch.tell(&Event::Eval { step, eval: EvalEvent { loss, tokens, sequences, ms, metrics } });
+        Ok(Some(loss))
+    }
+
+    /// A save that fails is told and tried again; what is lost so far is only time.
+    fn save_if_due(&mut self, improved: Option<Best>) -> Result<(), TrainError> {
+        if improved.is_none() && !self.saver.is_due(self.progress.step) {
+            return Ok(());
+        }
+        let before = self.progress.best;
+        self.progress.best = improved.or(before);
+        match self.save() {
+            Err(error) if error.is_of_writing() => {
+                // The best is the best of what is kept.
+                self.progress.best = before;
+                let warning = Warning::Checkpoint { reason: error.to_string() };
+                self.watch.tell(&Event::Warning { step: self.progress.step, warning });
+                self.saver.failed();
+                Ok(())
+            }
+            saved => saved.map(|_| ()),
+        }
+    }
+
+    fn save(&mut self) -> Result<PathBuf, TrainError> {
+        self.saver.save(self.session, self.task, &self.progress, &mut self.watch)
+    }
+
+    /// Writes the last weights.
+    fn finish(&mut self) -> Result<PathBuf, TrainError> {
+        let folder = self.watch.folder.path().join("final");
+        self.watch.folder.sync()?;
+        export_again(self.session, &folder, &self.task.tokenizer_files)?;
+        self.watch.tell(&Event::Saved { step: self.progress.step, folder: folder.clone() });
+        Ok(folder)
+    }
+
+    fn outcome(self, interrupted: bool, saved: PathBuf) -> Outcome {
+        let Self { session, progress, watch, saver, totals, .. } = self;
+        let best = progress.best.map(|best| {
+            let is_last = best.step == progress.step && !interrupted;
+            (best, if is_last { saved.clone() } else { saver.folder_of(best.step) })
+        });
+        let mut outcome = Outcome {
+            steps: progress.step,
+            interrupted,
+            first_loss: progress.first_loss,
+            last_loss: progress.last_loss,
+            first_eval: progress.first_eval,
+            last_eval: progress.last_eval,
+            eval_metrics: watch.eval_metrics,
+            step_ms: 0.0,
+            tokens_per_s: 0.0,
+            data_wait_share: 0.0,
+            fill_rate: 1.0,
+            computed_tokens: 0.0,
+            saved,
+            best,
+        };
+        totals.settle(&mut outcome, session.executor().backend().fixed_shape());
+        outcome
     }
 }
 
-fn folder_of(watch: &Watch) -> PathBuf {
-    watch.folder.path().to_owned()
-}
-
-fn due(every: Option<u64>, step: u64) -> bool {
+pub(crate) fn due(every: Option<u64>, step: u64) -> bool {
     every.is_some_and(|n| n > 0 && step.is_multiple_of(n))
 }
 
 /// The two who want to know: the metrics file and the observer.
-struct Watch<'a> {
-    folder: &'a mut RunFolder,
+pub(crate) struct Watch<'a> {
+    pub folder: &'a mut RunFolder,
     observe: &'a mut dyn FnMut(&Event),
     /// What the last evaluation found.
     eval_metrics: Metrics,
+    /// The metrics file could not be written the last time.
+    failing: bool,
 }
 
 impl Watch<'_> {
-    fn tell(&mut self, event: &Event) -> Result<(), TrainError> {
-        self.folder.record(event)?;
+    /// Training goes on without its metrics file; that it has to is told once, until the file can be written again.
+    pub fn tell(&mut self, event: &Event) {
+        let recorded = self.folder.record(event);
         (self.observe)(event);
-        Ok(())
+        if let (Err(error), false) = (&recorded, self.failing) {
+            let step = match event {
+                Event::Step(step) => step.step,
+                Event::Eval { step, .. } | Event::Skipped { step, .. } => *step,
+                _ => 0,
+            };
+            (self.observe)(&Event::Warning { step, warning: Warning::Metrics { reason: error.to_string() } });
+        }
+        self.failing = recorded.is_err();
     }
-}
-
-fn evaluate(session: &mut Session, task: &Fit, step: u64, watch: &mut Watch) -> Result<Option<f64>, TrainError> {
-    let Some(data) = task.eval else { return Ok(None) };
-    let began = Instant::now();
-    let Evaluation { loss, tokens, sequences, metrics } = session.evaluate(data)?;
-    let ms = began.elapsed().as_secs_f64() * 1e3;
-    watch.eval_metrics = metrics.clone();
-    let eval = EvalEvent { loss, tokens, sequences, ms, metrics };
-    watch.tell(&Event::Eval { step, eval })?;
-    Ok(Some(loss))
-}
-
-/// The checkpoint with the lowest held-out loss so far, the earlier one of equals.
-fn best_of(best: Option<(f64, u64)>, loss: Option<f64>, step: u64) -> Option<(f64, u64)> {
-    match (best, loss) {
-        (Some((lowest, _)), Some(loss)) if loss >= lowest => best,
-        (_, Some(loss)) => Some((loss, step)),
-        (_, None) => best,
-    }
-}
-
-/// Where a run stands when it is saved.
-struct Reached<'a> {
-    step: u64,
-    /// The lowest held-out loss so far and its update.
-    best: Option<(f64, u64)>,
-    /// Behind the last update.
-    cursor: &'a Cursor,
-}
-
-/// The file in a checkpoint that says how far its run had come in the data.
-const CURSOR_FILE: &str = "data.json";
-
-fn save(session: &mut Session, task: &Fit, reached: &Reached, watch: &mut Watch) -> Result<PathBuf, TrainError> {
-    let Reached { step, best, cursor } = *reached;
-    let folder = watch.folder.checkpoint(step);
-    let parent = folder.parent().expect("checkpoints lie in a folder");
-    std::fs::create_dir_all(parent).map_err(|e| TrainError::io(parent, e))?;
-    let cursor = serde_json::to_vec_pretty(cursor).expect("plain data");
-    let beside: Vec<_> = task.tokenizer_files.iter().cloned().chain([(CURSOR_FILE.to_owned(), cursor)]).collect();
-    export(session, &folder, &beside)?;
-    watch.folder.prune(task.save_keep, best.map(|(_, step)| step).filter(|_| task.save_best))?;
-    watch.tell(&Event::Saved { step, folder: folder.clone() })?;
-    Ok(folder)
 }

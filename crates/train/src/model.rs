@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use plimsoll_models::{Architecture, ModelError, preset, preset_names};
+use plimsoll_runtime::weights::Checkpoint;
 use serde_json::Value as Json;
 
 use crate::TrainError;
@@ -53,11 +54,23 @@ impl Model {
         let path = folder.join("config.json");
         let unusable = |reason: String| TrainError::ModelConfig { path: path.clone(), reason };
         let text = fs::read_to_string(&path).map_err(|e| unusable(format!("{e}\nhint: {FOLDER_HOLDS}")))?;
-        let config = Architecture::from_json(&text).map_err(|e| unusable(reason(e)))?;
+        let mut config = Architecture::from_json(&text).map_err(|e| unusable(reason(e)))?;
+        // Without weights the configuration is all there is; those who need them will say that they are missing.
+        if let Ok(files) = Checkpoint::open(folder, "model") {
+            config.tie_as_stored(files.differ(config.embedding.name, config.head.name)?);
+        }
         Ok(Self { config, origin: ModelOrigin::Folder(folder.to_owned()), random: false })
     }
 
-    pub fn from_shape(config: Json) -> Result<Self, TrainError> {
+    /// A shape has as many key heads as query heads unless it says otherwise, and heads that divide the width, whatever
+    /// a family's configuration files mean where they say nothing.
+    pub fn from_shape(mut config: Json) -> Result<Self, TrainError> {
+        let count = |key: &str| config.get(key).and_then(Json::as_u64);
+        if let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads").filter(|&n| n > 0)) {
+            let keys = config.as_object_mut().expect("it has keys");
+            keys.entry("num_key_value_heads").or_insert(heads.into());
+            keys.entry("head_dim").or_insert((width / heads).into());
+        }
         let config = Architecture::from_value(config).map_err(|e| TrainError::Shape(reason(e)))?;
         Ok(Self { config, origin: ModelOrigin::Shape, random: true })
     }

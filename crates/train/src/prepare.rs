@@ -5,9 +5,12 @@ use std::sync::Arc;
 use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
 use plimsoll_models::{Built, Recipe, build};
-use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Report, Request, plan};
+use plimsoll_plan::{
+    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Report, Request, SpeedAt, plan, speed_curve,
+};
 use plimsoll_runtime::Backend;
 
+use crate::checkpoint::PlanPosition;
 use crate::memory::{peak_resident_bytes, resident_bytes, return_free_memory};
 use crate::{Model, Session, Task, TrainError, weights};
 
@@ -36,6 +39,15 @@ impl Spec {
     /// The greatest length in each stream.
     fn lengths(&self) -> Streams<usize> {
         Streams::new(&vec![self.max_length; self.model.config.streams()])
+    }
+
+    fn check_streams(&self) -> Result<(), TrainError> {
+        let model = &self.model.config;
+        if model.streams() == self.task.content().streams() {
+            return Ok(());
+        }
+        let (has, other) = if model.streams() > 1 { ("has", "seq2seq") } else { ("lacks", "sft") };
+        Err(TrainError::Streams { task: self.task.name(), family: model.family.model_type, has, other })
     }
 
     /// The smallest micro-batch there can be: one group of sequences.
@@ -84,11 +96,32 @@ pub fn plan_only(
     budgets: Budgets,
     fixed: Fixed,
 ) -> Result<Chosen<Built>, TrainError> {
+    with_request(spec, device, budgets, fixed, |request| plan(request))
+}
+
+/// What more memory than these budgets would buy.
+pub fn next_gib(
+    spec: &Spec,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    fixed: Fixed,
+) -> Result<Vec<SpeedAt>, TrainError> {
+    with_request(spec, device, budgets, fixed, |request| speed_curve(request))
+}
+
+fn with_request<T>(
+    spec: &Spec,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    fixed: Fixed,
+    answer: impl FnOnce(&Request<'_, Built, TrainError>) -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    spec.check_streams()?;
     let head = spec.task.head();
     let make = |batch, chunks| -> Result<Built, TrainError> {
         Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)
     };
-    plan(&Request {
+    answer(&Request {
         build: &make,
         sequences: spec.sequences,
         tokens: spec.tokens.map(|tokens| tokens as usize),
@@ -222,10 +255,13 @@ pub(crate) fn start(
     let Surroundings { spec, budgets, .. } = *here;
     let mut excess = 0;
     for _ in 0..REPLANS_MAX {
-        let Chosen { built, plan, mut report, batch, .. } = here.plan(excess)?;
+        let Chosen { built, plan, mut report, batch, loss_chunks, .. } = here.plan(excess)?;
         // Files that lack something are found before memory is taken for them.
         let checkpoint = weights::open(&spec.model, &built.parameters)?;
-        let mut session = Session::new(spec, backend, built, plan, paranoid)?;
+        let chunked = spec.task.head().uses_vocabulary();
+        let position =
+            PlanPosition { micro_batch_tokens: report.micro_batch_tokens, loss_chunks: chunked.then_some(loss_chunks) };
+        let mut session = Session::new(spec, backend, built, plan, position, paranoid)?;
         if !session.executor().backend().loads_lazily() || paranoid {
             here.restate(&mut report, batch, None);
         } else {

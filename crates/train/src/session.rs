@@ -4,14 +4,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, PerStream, TokenStream, pack_groups,
+    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, NO_LOSS, PerStream, TokenStream, pack_groups,
 };
 use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
-use plimsoll_models::{Built, Inputs, Parameter, ParameterKind, Recipe, rotary_table};
+use plimsoll_models::{Built, Inputs, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
 use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
-use plimsoll_runtime::{Active, ActiveStream, Backend, Executor};
+use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 
+use crate::checkpoint::PlanPosition;
 use crate::prepare::{capacity, per_stream};
 use crate::{Amounts, Ending, Metrics, Model, Sampling, Spec, Task, TrainError, weights};
 
@@ -23,6 +24,7 @@ pub struct Session {
     pub(crate) recipe: Recipe,
     seed: u64,
     new_head: bool,
+    plan: PlanPosition,
 }
 
 /// What one update did.
@@ -35,6 +37,14 @@ pub struct UpdateResult {
     /// The share of the micro-batches' token slots that held a token.
     pub fill_rate: f64,
     /// What the task reports, by name.
+    pub metrics: Metrics,
+}
+
+/// The gradients of an update are summed up; they have not been applied.
+pub(crate) struct Accumulated {
+    pub loss: f64,
+    pub amounts: Amounts,
+    pub fill_rate: f64,
     pub metrics: Metrics,
 }
 
@@ -64,11 +74,12 @@ impl Session {
         backend: Box<dyn Backend>,
         built: Built,
         plan: Plan,
+        position: PlanPosition,
         paranoid: bool,
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
         let (model, task, recipe) = (spec.model.clone(), spec.task.clone(), spec.recipe.clone());
-        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false })
+        Ok(Self { executor, built, model, task, recipe, seed: spec.seed, new_head: false, plan: position })
     }
 
     /// Fills in weights: from the model's files, or drawn from the seed.
@@ -77,6 +88,12 @@ impl Session {
         if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
             let table = rotary_table(rotary, self.max_length());
             self.executor.write_slot(slot, &table)?;
+        }
+        for (stack, &slot) in self.model.config.stacks.iter().zip(&self.built.inputs.position_buckets) {
+            if let (Some(bias), Some(slot)) = (&stack.position_bias, slot) {
+                let length = self.executor.plan().batch.streams[stack.stream].max_length;
+                self.executor.write_slot(slot, &position_buckets(bias, length, length))?;
+            }
         }
         weights::fill(self, checkpoint)
     }
@@ -107,6 +124,11 @@ impl Session {
     pub(crate) fn head_modules(&self) -> Vec<String> {
         let heads = self.parameters().iter().filter(|p| p.kind == ParameterKind::Head).flat_map(|p| &p.tensors);
         heads.map(|tensor| tensor.name.trim_end_matches(".weight").to_owned()).collect()
+    }
+
+    /// What of its plan shows in the bits of the result.
+    pub(crate) fn plan_position(&self) -> PlanPosition {
+        self.plan
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -261,8 +283,9 @@ impl Session {
         Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics: self.read_metrics()? })
     }
 
-    /// As [`Session::update`], with the feed's next update, one micro-batch at a time.
-    pub fn update_from(&mut self, feed: &mut Feed, step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
+    /// As [`Session::accumulate`], with the feed's next update, one micro-batch at a time. What has still to be done of the
+    /// update is to apply it.
+    pub(crate) fn accumulate_from(&mut self, feed: &mut Feed, step: u64) -> Result<Accumulated, TrainError> {
         let head = feed.next_update()?;
         let amounts = Amounts::from(&head);
         self.begin_update(&amounts, step)?;
@@ -270,18 +293,38 @@ impl Session {
             self.fill_up(&mut batch);
             self.micro_step(&batch)?;
         }
-        let loss = self.read_loss()?;
-        let grad_norm = self.apply_checked(loss, step, lr)?;
-        Ok(UpdateResult { loss, grad_norm, amounts, fill_rate: head.fill_rate, metrics: self.read_metrics()? })
+        let (loss, metrics) = (self.read_loss()?, self.read_metrics()?);
+        Ok(Accumulated { loss, amounts, fill_rate: head.fill_rate, metrics })
+    }
+
+    /// Throws away what was accumulated, so that the next update begins with none of it.
+    pub(crate) fn discard(&mut self) -> Result<(), TrainError> {
+        let Self { executor, built, .. } = self;
+        built.trained.iter().try_for_each(|trained| Ok(executor.clear_slot(trained.grad)?))
+    }
+
+    /// Runs the feed's next update operator by operator and names the first that makes a value that is not finite. Nothing
+    /// is left accumulated.
+    pub(crate) fn find_bad_number(&mut self, feed: &mut Feed, step: u64) -> Result<Option<BadNumber>, TrainError> {
+        let head = feed.next_update()?;
+        self.begin_update(&Amounts::from(&head), step)?;
+        let mut found = None;
+        while let (None, Some(mut batch)) = (found, feed.next_batch()?) {
+            self.fill_up(&mut batch);
+            let active = self.load(&batch)?;
+            found = self.executor.run_checked(ScheduleId::MICRO_STEP, active)?;
+        }
+        self.discard()?;
+        Ok(found)
     }
 
     fn apply_checked(&mut self, loss: f64, step: u64, lr: f64) -> Result<f64, TrainError> {
         if !loss.is_finite() {
-            return Err(TrainError::NotANumber { step, loss });
+            return Err(TrainError::NotANumber { step, loss, origin: None });
         }
         let norm = self.apply(step, lr)?;
         if !norm.is_finite() {
-            return Err(TrainError::BadGradient { step, norm });
+            return Err(TrainError::BadGradient { step, norm, origin: None });
         }
         Ok(norm)
     }
@@ -303,15 +346,84 @@ impl Session {
         Ok(Evaluation { loss, tokens, sequences, metrics: self.read_metrics()? })
     }
 
-    /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them.
+    /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them. A model with an encoder reads the
+    /// prompts there and begins texts of its own.
     pub fn sample(
         &mut self,
         prompts: &[Vec<u32>],
         stop: Option<u32>,
         max_new: usize,
     ) -> Result<Vec<Vec<u32>>, TrainError> {
-        let ending = Ending { stop: stop.into_iter().collect(), max_new };
-        let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
-        Ok(all.into_iter().map(|generated| generated.tokens).collect())
+        if self.built.inputs.cache.is_some() {
+            let ending = Ending { stop: stop.into_iter().collect(), max_new };
+            let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
+            return Ok(all.into_iter().map(|generated| generated.tokens).collect());
+        }
+        if prompts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(&buffer) = self.executor.results(ScheduleId::SAMPLE).first() else { return Err(TrainError::NoText) };
+        let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
+        let batch = self.executor.plan().batch.main();
+        let of_stream = |stream: &StreamShape| (stream.tokens / stream.max_length).max(1);
+        let shapes = self.shapes();
+        let side_by_side = shapes.as_slice().iter().map(of_stream).fold(rows, usize::min);
+        let longest_prompt = shapes.as_slice().last().expect("there is a stream").max_length;
+        let mut answers = Vec::with_capacity(prompts.len());
+        for group in prompts.chunks(side_by_side) {
+            let start = self.model.config.decoder_start;
+            let begun = |prompt: &Vec<u32>| start.map_or_else(|| prompt.clone(), |start| vec![start]);
+            let mut texts: Vec<Vec<u32>> = group.iter().map(begun).collect();
+            let given: Vec<usize> = texts.iter().map(Vec::len).collect();
+            let mut done: Vec<bool> = group.iter().map(|prompt| prompt.len() > longest_prompt).collect();
+            for _ in 0..max_new {
+                for (text, done) in texts.iter().zip(&mut done) {
+                    *done |= text.is_empty() || text.len() >= batch.max_length;
+                }
+                let open: Vec<usize> = (0..texts.len()).filter(|&i| !done[i]).collect();
+                if open.is_empty() {
+                    break;
+                }
+                let mut flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
+                if start.is_some() {
+                    flat.streams.push(flat_stream(open.iter().map(|&i| group[i].as_slice())));
+                }
+                let active = self.load(&flat)?;
+                self.executor.run(ScheduleId::SAMPLE, active)?;
+                let mut logits = vec![0f32; open.len() * vocab];
+                self.executor.read_result(&buffer, &mut logits)?;
+                for (&i, row) in open.iter().zip(logits.chunks_exact(vocab)) {
+                    let token = likeliest(row);
+                    texts[i].push(token);
+                    done[i] |= Some(token) == stop;
+                }
+            }
+            let new = texts.into_iter().zip(given).map(|(text, given)| text[given..].to_vec());
+            answers.extend(new);
+        }
+        Ok(answers)
     }
+}
+
+/// Sequences one behind another, without targets.
+pub(crate) fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
+    let flat = flat_stream(sequences);
+    MicroBatch { targets: vec![NO_LOSS; flat.tokens.len()], streams: vec![flat], ..MicroBatch::default() }
+}
+
+/// One stream of them.
+pub(crate) fn flat_stream<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> TokenStream {
+    let mut flat = TokenStream::default();
+    for tokens in sequences {
+        flat.tokens.extend(tokens.iter().map(|t| t.cast_signed()));
+        flat.positions.extend(0..tokens.len() as i32);
+        flat.cu_seqlens.push(flat.tokens.len() as i32);
+    }
+    flat.row_ids = vec![0; flat.tokens.len()];
+    flat
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.map_or(0, |(index, _)| index as u32)
 }

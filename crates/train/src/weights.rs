@@ -1,5 +1,6 @@
 //! Weights into the arena: from files, or drawn from the seed.
 
+use std::ops::Range;
 use std::path::Path;
 
 use plimsoll_graph::SlotId;
@@ -46,7 +47,10 @@ pub(crate) fn fill(session: &mut Session, checkpoint: Option<&Checkpoint>) -> Re
         for slot in slots.into_iter().flatten() {
             match checkpoint {
                 Some(checkpoint) if provides(checkpoint, parameter) => load(session, checkpoint, parameter, slot, "")?,
-                _ => draw(session, parameter, slot, index as u64)?,
+                _ => {
+                    draw(session, parameter, slot, index as u64)?;
+                    clear_padding(session, parameter, slot)?;
+                }
             }
         }
     }
@@ -92,14 +96,38 @@ pub(crate) fn adapter_prefix(parameter: &Parameter) -> &'static str {
 
 /// Draws a parameter. Every element depends on the seed, the parameter and its own place, and on nothing else.
 fn draw(session: &mut Session, parameter: &Parameter, slot: SlotId, stream: u64) -> Result<(), TrainError> {
-    let region = session.executor().plan().slot(slot);
+    let key = mix(session.seed() ^ mix(stream.wrapping_add(0x5eed)));
+    let (first, tensors) = (parameter.tensors[0].init, &parameter.tensors);
+    if tensors.iter().all(|tensor| tensor.init == first) {
+        return draw_rows(session, slot, 0..parameter.shape.rows(), first, key);
+    }
+    for (index, tensor) in tensors.iter().enumerate() {
+        let rows = tensor.first_row..tensor.first_row + tensor.shape.rows();
+        draw_rows(session, slot, rows, tensor.init, mix(key.wrapping_add(index as u64)))?;
+    }
+    Ok(())
+}
+
+fn draw_rows(session: &mut Session, slot: SlotId, rows: Range<usize>, init: Init, key: u64) -> Result<(), TrainError> {
+    let region = session.rows_region(slot, rows.start, rows.len());
     let dtype = session.executor().plan().slots.get(slot).dtype();
-    let distribution = match parameter.init {
+    let distribution = match init {
         Init::Zeros => Distribution::Constant(0.0),
         Init::Ones => Distribution::Constant(1.0),
         Init::Uniform { bound } => Distribution::Uniform { bound },
         Init::Normal { std } => Distribution::Normal { std },
     };
-    let key = mix(session.seed() ^ mix(stream.wrapping_add(0x5eed)));
     Ok(session.executor().backend().draw(region, dtype, Draw { distribution, key })?)
+}
+
+/// The embedding of padding begins at zero, as PyTorch draws it.
+fn clear_padding(session: &mut Session, parameter: &Parameter, slot: SlotId) -> Result<(), TrainError> {
+    let embedding = session.model.config.embedding;
+    match embedding.padding {
+        Some(padding) if parameter.tensors[0].name == embedding.name => {
+            let row = padding as usize;
+            draw_rows(session, slot, row..row + 1, Init::Zeros, 0)
+        }
+        _ => Ok(()),
+    }
 }

@@ -1,9 +1,5 @@
 //! `plimsoll init`: a commented run file to start from.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
 use plimsoll_run::Failure;
 use plimsoll_run::config::quoted;
 
@@ -18,7 +14,7 @@ pub fn run(args: &InitArgs, printer: &Printer) -> Result<(), Failure> {
             Failure::usage(format!("{shown} already exists")).hint("choose another file, or overwrite it with --force")
         );
     }
-    write_whole(path, &text(args.preset, &args.model))
+    plimsoll_files::write(path, text(args.preset, &args.model).as_bytes())
         .map_err(|error| Failure::failed(format!("cannot write {shown}: {error}")))?;
     printer.note(format!("wrote {shown}"));
     printer.note(format!("next: set `data.train` in it, then run `plimsoll plan {shown}`"));
@@ -32,20 +28,6 @@ fn text(preset: Preset, model: &str) -> String {
         Preset::Fastest => include_str!("../presets/fastest.yaml"),
     };
     template.replace("{model}", &quoted(model))
-}
-
-/// Writes beside the target and renames, so that no half-written file is ever seen under its name.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part: PathBuf = path.with_file_name(name);
-    let written = File::create(&part)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&part, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&part);
-    }
-    written
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ pub mod generate;
 pub mod init;
 pub mod keys;
 pub mod plan;
+pub mod status;
+pub mod stop;
 pub mod tokenizer;
 pub mod train;
 

@@ -1,6 +1,8 @@
 //! `plimsoll plan`.
 
-use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, plan};
+use std::time::Duration;
+
+use plimsoll_run::{Cause, Failure, Measured, PlannedRun, Refusal, duration, plan};
 
 use super::print_origins;
 use crate::args::PlanArgs;
@@ -13,22 +15,29 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let PlannedRun { report, notes } = plan(&resolved, args.common.options(file)).inspect_err(|failure| {
+    let planned = plan(&resolved, args.common.options(file)).inspect_err(|failure| {
         if let Cause::DoesNotFit(Some(refusal)) = &failure.cause {
             show_refusal(refusal, printer);
         }
     })?;
-    notes.iter().for_each(|note| printer.note(note));
+    planned.notes.iter().for_each(|note| printer.note(note));
+    let PlannedRun { report, .. } = &planned;
     if printer.is_json() {
-        printer.json(&report);
+        let mut json = serde_json::to_value(report).expect("a report is plain data");
+        json["total_s"] = serde_json::json!(planned.total_s());
+        printer.json(&json);
         return Ok(());
     }
-    printer.data(tables::decisions(&report));
-    printer.data(tables::memory(&report, Measured::default()));
+    printer.data(tables::decisions(report));
+    printer.data(tables::memory(report, Measured::default()));
     if report.modes.is_some() {
-        printer.data(tables::modes(&report));
+        printer.data(tables::modes(report));
     }
     printer.data(tables::alternatives(&report.alternatives));
+    printer.data(tables::next_gib(report));
+    if let (Some(seconds), Some(updates)) = (planned.total_s(), planned.updates) {
+        printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
+    }
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_run::{Failure, Measured, PreparedRun, Sample, count_exact, duration, prepare};
-use plimsoll_train::{Event, Outcome, StepEvent};
+use plimsoll_run::{Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare};
+use plimsoll_train::{Event, Outcome, Resumed, StepEvent};
 use serde_json::json;
 
 use super::print_origins;
@@ -19,9 +19,15 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     if args.common.origins {
         print_origins(&resolved, printer);
     }
-    let mut prepared = prepare(&resolved, args.common.options(file), &mut Preparing::new(printer))?;
+    let how = match (args.resume, args.fresh) {
+        (true, _) => Continue::Always,
+        (_, true) => Continue::Never,
+        _ => Continue::Unfinished,
+    };
+    let options = Options { resume: how, ..args.common.options(file) };
+    let mut prepared = prepare(&resolved, options, &mut Preparing::new(printer))?;
     let stop = interrupt::listen();
-    let mut folder = prepared.create_folder()?;
+    let mut folder = prepared.begin()?;
     let mut log = printer.steps(prepared.updates, folder.open_log()?);
     prepared.notes.iter().for_each(|note| log.note(&note.to_string()));
     log.example(&prepared.data.first_example()?);
@@ -41,12 +47,13 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     }
     if outcome.interrupted {
         let message = format!(
-            "interrupted after update {} of {}; the weights are saved in {}",
+            "interrupted after update {} of {}; the state is saved in {}",
             outcome.steps,
             prepared.updates,
             outcome.saved.display()
         );
-        return Err(logged(Failure::interrupted(message), &mut log));
+        let hint = format!("resume it with the same command and --out {}", folder.path().display());
+        return Err(logged(Failure::interrupted(message).hint(hint), &mut log));
     }
     Ok(())
 }
@@ -96,6 +103,13 @@ fn show(log: &mut StepLog, event: &Event) {
             });
         }
         Event::Saved { folder, .. } => log.note(&format!("saved {}", folder.display())),
+        Event::Resumed(Resumed { step, folder, changes, damaged }) => {
+            damaged.iter().for_each(|checkpoint| log.warning(&checkpoint.to_string()));
+            log.note(&format!("resuming after update {step} from {}", folder.display()));
+            changes.iter().for_each(|change| log.warning(&change.to_string()));
+        }
+        Event::Skipped { step, skip } => log.warning(&format!("step {step}: {skip}")),
+        Event::Warning { warning, .. } => log.warning(&warning.to_string()),
     }
 }
 
@@ -119,6 +133,7 @@ fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, prepared: 
         "samples_right": count_exact(samples),
         "samples": samples.len(),
         "saved": outcome.saved,
+        "best": outcome.best.as_ref().map(|(best, folder)| json!({"step": best.step, "loss": best.loss, "folder": folder})),
     })
 }
 
@@ -145,8 +160,11 @@ fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut Ste
     for (name, value) in outcome.eval_metrics.iter() {
         log.data(&format!("evaluation {name} {value:.4}"));
     }
+    if let Some((best, folder)) = &outcome.best {
+        log.data(&format!("best evaluation loss {:.4} after update {}, in {}", best.loss, best.step, folder.display()));
+    }
     log.data(&format!(
-        "{} updates in {}, {:.0} tokens/s; saved in {}",
+        "{} updates in {}, {:.0} tokens/s; the last weights are in {}",
         outcome.steps,
         duration(took),
         outcome.tokens_per_s,

@@ -76,6 +76,12 @@ impl StepLog {
         self.record(text);
     }
 
+    /// Something the user should know, even when quiet.
+    pub fn warning(&mut self, text: &str) {
+        self.printer.warning(text);
+        self.record(&format!("warning: {text}"));
+    }
+
     /// An example, in colour where there is colour.
     pub fn example(&mut self, example: &ExampleText) {
         self.progress.line(&render(example, self.printer.colour));

@@ -13,7 +13,6 @@ fn what_this_version_cannot_do() {
         );
         refused_set(&world, setting, 2, &expected);
     };
-    check("optimizer.state=int8", "fp32");
     check("precision=bf16", "fp32 on the CPU");
     check("base=nf4", "auto, fp32");
 }
@@ -158,9 +157,16 @@ fn unknown_device() {
     assert!(said.stderr.contains("hint: ") || said.stderr.contains("GPU 99"), "{}", said.stderr);
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 9999"]);
     assert_eq!(said.code, Some(2));
-    let expected =
-        "error: --device: unknown device `RTX 9999`\nhint: expected cpu, cuda:N or one of: RTX 3060 12GB, RTX 3090, ";
+    let expected = "error: --device: unknown device `RTX 9999`\nhint: expected cpu, cuda:N or one of: RTX 3050 8GB, RTX 3060 12GB, ";
     assert!(said.stderr.starts_with(expected), "{}", said.stderr);
+    let check = |device: &str, expected: &str| {
+        let said = world.run(&["plan", "run.yaml", "--device", device]);
+        assert_eq!(said.code, Some(2));
+        assert!(said.stderr.contains(expected), "{}", said.stderr);
+    };
+    check("RTX 4060 Ti", "hint: did you mean RTX 4060 Ti 8GB or RTX 4060 Ti 16GB?");
+    check("T4", "`T4` is below compute capability 8.0, which the kernels need");
+    check("RTX 9999", "hint: any other GPU: device: {memory: 8GiB, tflops: 40, bandwidth: 400GB/s}");
 }
 
 #[test]
@@ -180,11 +186,16 @@ fn out_that_is_taken() {
     let world = World::new();
     world.write("taken/metrics.jsonl", "{}\n");
     let args = |out| ["train", "run.yaml", "--out", out];
-    let expected = "error: --out: taken already holds a run\nhint: choose another folder with --out\n";
+    let expected = "error: --out: taken is not empty, and what it holds is not a run of this program\n\
+        hint: choose a new folder\n";
     refused_in(&world, &Refusal { args: &args("taken"), code: 2, expected });
     assert_eq!(world.names("taken"), ["metrics.jsonl"]);
-    let expected = "error: --out: train.jsonl is not a folder\nhint: choose another folder with --out\n";
-    refused_in(&world, &Refusal { args: &args("train.jsonl"), code: 2, expected });
+    // The user's own folder is no place for a run.
+    let expected = expected.replace("taken", ".");
+    refused_in(&world, &Refusal { args: &args("."), code: 2, expected: &expected });
+    let expected = "error: cannot write train.jsonl: Not a directory (os error 20)\n\
+        hint: choose a writable folder with --out\n";
+    refused_in(&world, &Refusal { args: &args("train.jsonl"), code: 1, expected });
 }
 
 #[test]

@@ -149,3 +149,25 @@ fn figures(text: &str, begin: &str) -> Vec<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(begin)).unwrap_or_else(|| panic!("{begin}: {text}"));
     line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }
+
+/// A table with names of its own, divided; the share is exact, and said.
+#[test]
+fn a_table_is_trained_by_its_own_names() {
+    let world = World::new();
+    let rows: String = (0..40).map(|i| format!("\"question, {i}\",{}\n\n", "a".repeat(1 + i % 9))).collect();
+    world.write("rows.csv", format!("frage,antwort\n{rows}"));
+    for mode in ["memory", "cached", "streaming"] {
+        let columns = "columns: {prompt: frage, response: antwort}";
+        let data = format!("data={{train: rows.csv, {columns}, eval_split: 0.3, max_length: 64, mode: {mode}}}");
+        let set = ["--set", "task=sft", "--set", &data, "--set", "schedule={epochs: 1}"];
+        let text = said(&world, &[&["--out", mode][..], &set].concat());
+        assert!(text.contains("prompt-response: columns prompt, response"), "{text}");
+        assert!(text.contains("training data: 28 sequences") && text.contains("28 rows, 12 more held out"), "{text}");
+        assert!(text.contains("evaluation data: "), "{text}");
+    }
+    let wrong = "data={train: rows.csv, columns: {prompt: Frage}, max_length: 64}";
+    let refused = world.run(&["train", "run.yaml", "--out", "x", "--set", "task=sft", "--set", wrong]);
+    let text = refused.stderr;
+    assert_eq!(refused.code, Some(2), "{text}");
+    assert!(text.contains("`Frage`") && text.contains("`antwort`, `frage`"), "{text}");
+}

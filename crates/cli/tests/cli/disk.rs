@@ -26,10 +26,14 @@ fn disk_that_fills_up_while_saving() {
     let script = "trap '' XFSZ; ulimit -f 128; exec \"$0\" train run.yaml --quiet --out out";
     let said: Said = command.args(["-c", script, env!("CARGO_BIN_EXE_plimsoll")]).output().unwrap().into();
     assert_eq!(said.code, Some(1), "{}", said.stderr);
-    let expected = "error: cannot write out/final.partial/model.safetensors.partial: File too large (os error 27)\n\
+    let expected = "error: cannot write out/final/model.safetensors: File too large (os error 27)\n\
         hint: free some space, or choose a folder on another disk with --out\n";
     assert_eq!(said.stderr, expected);
-    assert_eq!(world.names("out"), ["log.txt", "metrics.jsonl", "plan.json", "run.yaml"], "no half-written folder");
+    assert_eq!(
+        world.names("out"),
+        [".plimsoll-run", "log.txt", "metrics.jsonl", "plan.json", "run.yaml", "state.json"],
+        "no half-written folder"
+    );
     assert!(world.text("out/log.txt").ends_with(expected), "the log says why the run ended");
 }
 

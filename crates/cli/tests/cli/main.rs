@@ -9,6 +9,7 @@ mod disk;
 mod faults;
 mod generate;
 mod plan;
+mod resume;
 mod reward;
 mod run_folder;
 mod signals;

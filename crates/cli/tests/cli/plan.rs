@@ -132,7 +132,7 @@ fn the_quickstart_has_a_budget_for_each_device() {
         json["host"]["budget_bytes"].as_u64().expect("a size") >> 20
     };
     assert_eq!(host(&["--device", "cpu"]), 512);
-    for card in ["RTX 3060", "T4", "H200"] {
+    for card in ["RTX 3060", "L4", "H200"] {
         assert_eq!(host(&["--device", card]), 2048, "{card}");
         assert_eq!(host(&["--device", card, "--host", "1GiB"]), 1024, "{card}");
     }
@@ -165,4 +165,52 @@ fn both_modes_are_shown_for_a_card() {
     assert_eq!(eager["gpu"]["planned_bytes"], compiled["modes"]["eager_bytes"]);
     assert_eq!(eager["gpu"]["categories"]["recorded"], 0);
     assert_eq!(eager["modes"], compiled["modes"], "the other mode is shown whichever is chosen");
+}
+
+/// More memory never makes the planned speed drop below what the tie rule allows, and the curve says what it buys.
+#[test]
+fn more_budget_is_not_slower() {
+    let world = World::bare(LORA);
+    let plan = |gpu: &str| world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--json", "--gpu", gpu]).ok().json();
+    let speed = |report: &Json| report["predicted"]["tokens_per_s"].as_f64().expect("a speed");
+    let mut fastest = 0f64;
+    for mib in (1000..=4000).step_by(250) {
+        let report = plan(&format!("{mib}MiB"));
+        assert!(speed(&report) >= 0.98 * fastest, "{mib} MiB: {} after {fastest}", speed(&report));
+        fastest = fastest.max(speed(&report));
+        for point in report["next_gib"].as_array().expect("a list") {
+            let (bytes, promised) = (&point["gpu_bytes"], point["tokens_per_s"].as_f64().expect("a speed"));
+            assert!(promised > speed(&report));
+            let kept = speed(&plan(&format!("{}B", bytes.as_u64().expect("bytes"))));
+            assert!((kept / promised - 1.0).abs() < 0.02, "{mib} MiB: {promised} promised at {bytes}, {kept} planned");
+        }
+    }
+}
+
+#[test]
+fn a_card_by_its_figures() {
+    let world = World::bare(LORA);
+    let figures = "device={memory: 8GiB, tflops: 40, bandwidth: 400GB/s, name: Mine}";
+    let report = world.run(&["plan", "run.yaml", "--set", figures, "--set", "schedule.steps=10", "--json"]).ok().json();
+    assert_eq!((report["device"].as_str(), report["gpu"]["budget_bytes"].as_u64()), (Some("Mine"), Some(8 << 30)));
+    let seconds = report["predicted"]["step_ms"].as_f64().expect("a time") / 100.0;
+    assert!((report["total_s"].as_f64().expect("a time") / seconds - 1.0).abs() < 1e-9);
+    let said = world.run(&["train", "run.yaml", "--set", figures, "--set", "init=random"]);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stderr.contains("describes a GPU to plan for"), "{}", said.stderr);
+}
+
+/// Budgets are ceilings of what there is.
+#[test]
+fn budgets_beyond_the_card_are_cut() {
+    let world = World::bare(LORA);
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 3060", "--gpu", "500GiB", "--json"]).ok();
+    assert!(
+        said.stderr.contains("the budget of 500.00 GiB exceeds the 11.75 GiB of NVIDIA RTX 3060"),
+        "{}",
+        said.stderr
+    );
+    assert!(said.json()["gpu"]["budget_bytes"].as_u64().expect("bytes") < 12 << 30);
+    let said = world.run(&["plan", "run.yaml", "--device", "cpu", "--host", "9000GiB"]).ok();
+    assert!(said.stderr.contains("exceeds this machine's memory"), "{}", said.stderr);
 }

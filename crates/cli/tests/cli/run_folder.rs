@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::support::{RUN, World};
+use crate::support::{CHECKPOINT_FILES, RUN, World};
 
 const STEP_KEYS: [&str; 12] = [
     "step",
@@ -28,7 +28,10 @@ fn trained(args: &[&str]) -> World {
 #[test]
 fn a_full_run_ends_as_a_hugging_face_folder() {
     let world = trained(&[]);
-    assert_eq!(world.names("out"), ["final", "log.txt", "metrics.jsonl", "plan.json", "run.yaml"]);
+    assert_eq!(
+        world.names("out"),
+        [".plimsoll-run", "final", "log.txt", "metrics.jsonl", "plan.json", "run.yaml", "state.json"]
+    );
     let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
     assert_eq!(world.names("out/final"), files);
     assert_eq!(world.read("out/final/tokenizer.json"), world.read("model/tokenizer.json"));
@@ -103,12 +106,11 @@ fn the_plan_of_the_run_is_kept() {
 #[test]
 fn only_the_newest_checkpoints_are_kept() {
     let world = trained(&["--steps", "7", "--set", "save.every=2", "--set", "save.keep=2"]);
-    assert_eq!(world.names("out/checkpoints"), ["step-4", "step-6"]);
-    let files = ["config.json", "data.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
-    assert_eq!(world.names("out/checkpoints/step-6"), files);
+    assert_eq!(world.names("out/checkpoints"), ["latest", "step-4", "step-6"]);
+    assert_eq!(world.names("out/checkpoints/latest"), CHECKPOINT_FILES);
     // How far the run had come in the data: six updates of four sequences.
-    assert_eq!(world.json("out/checkpoints/step-6/data.json")["groups"], 6 * 4);
-    assert_eq!(world.json("out/checkpoints/step-4/data.json")["groups"], 4 * 4);
+    assert_eq!(world.json("out/checkpoints/latest/training.json")["cursor"]["groups"], 6 * 4);
+    assert_eq!(world.json("out/checkpoints/step-4/training.json")["cursor"]["groups"], 4 * 4);
     assert_eq!(world.text("out/log.txt").matches("saved out/checkpoints/").count(), 3);
 }
 
@@ -128,7 +130,7 @@ fn the_best_checkpoint_outlives_newer_ones() {
         .collect();
     assert_eq!(evals.len(), 5, "a checkpoint is compared when it is made");
     let best = evals.iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap().1;
-    let mut expected = vec![format!("step-{best}"), "step-5".to_owned()];
+    let mut expected = vec!["best".to_owned(), "latest".to_owned(), format!("step-{best}"), "step-5".to_owned()];
     expected.dedup();
     assert_eq!(world.names("out/checkpoints"), expected);
 }
@@ -145,6 +147,6 @@ fn a_run_that_diverges_keeps_the_last_good_state() {
     assert!(updates >= 1, "the first update is a good one");
     let last = said.stderr.lines().rev().find(|line| line.starts_with("error: ")).expect("an error");
     assert!(last.contains(&format!("the weights of step {updates} are untouched")), "{last}");
-    assert_eq!(world.names("out/checkpoints"), [format!("step-{updates}")]);
+    assert_eq!(world.names("out/checkpoints"), ["latest".to_owned(), format!("step-{updates}")]);
     assert!(world.names(&format!("out/checkpoints/step-{updates}")).contains(&"model.safetensors".to_owned()));
 }

@@ -55,6 +55,18 @@ impl Said {
     }
 }
 
+/// What a checkpoint of a full run consists of.
+pub const CHECKPOINT_FILES: [&str; 8] = [
+    "config.json",
+    "manifest.json",
+    "model.safetensors",
+    "run.yaml",
+    "state.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "training.json",
+];
+
 pub struct World {
     folder: TempDir,
 }

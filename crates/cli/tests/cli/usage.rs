@@ -153,8 +153,8 @@ fn keys_are_a_reference_of_the_run_file() {
     });
     let keys = world.run(&["keys", "save", "--json"]).ok().json();
     let paths: Vec<&str> = keys.as_array().unwrap().iter().map(|key| key["path"].as_str().unwrap()).collect();
-    assert_eq!(paths, ["save", "save.every", "save.keep", "save.best"]);
-    assert_eq!(keys[2]["default"], "2");
+    assert_eq!(paths, ["save", "save.every", "save.minutes", "save.keep", "save.best"]);
+    assert_eq!((&keys[2]["default"], &keys[3]["default"]), (&"30".into(), &"2".into()));
     assert!(keys.as_array().unwrap().iter().all(|key| key["help"].as_str().is_some_and(|help| !help.is_empty())));
     refused_in(
         &world,

@@ -1,9 +1,13 @@
-use plimsoll_graph::ops::{Dropout, InnerDropout};
+use plimsoll_graph::ops::{Dropout, InnerDropout, Scale};
 
 use super::{Array, MaskSource, dropout_factors};
 
 pub fn add(inputs: &[&Array]) -> Array {
     inputs[0].plus(inputs[1])
+}
+
+pub fn scale(op: &Scale, inputs: &[&Array]) -> Array {
+    inputs[0].map(|x| f64::from(op.factor) * x)
 }
 
 pub fn dropout(op: &Dropout, inputs: &[&Array], masks: &mut dyn MaskSource) -> Array {

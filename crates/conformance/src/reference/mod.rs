@@ -15,6 +15,7 @@ mod linear;
 mod loss;
 mod norm;
 mod optimizer;
+mod position_bias;
 mod rope;
 mod rows;
 mod score;
@@ -73,6 +74,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::AttentionGrad(op) => attention::attention_grad(op, inputs),
         Op::CacheWrite(op) => vec![cached::cache_write(op, inputs)],
         Op::CachedAttention(op) => vec![cached::cached_attention(op, inputs)],
+        Op::PositionBias(_) => vec![position_bias::position_bias(inputs)],
+        Op::PositionBiasGrad(_) => vec![position_bias::position_bias_grad(inputs)],
         Op::Gated(op) => vec![activation::gated(op, inputs)],
         Op::GatedGrad(op) => vec![activation::gated_grad(op, inputs, masks)],
         Op::Pointwise(op) => vec![activation::pointwise(op, inputs)],
@@ -86,9 +89,13 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::PairLoss(op) => score::pair_loss(op, inputs),
         Op::ClassLoss(op) => score::class_loss(op, inputs),
         Op::Add(_) => vec![elementwise::add(inputs)],
+        Op::Scale(op) => vec![elementwise::scale(op, inputs)],
         Op::Dropout(op) => vec![elementwise::dropout(op, inputs, masks)],
         Op::GlobalNorm(op) => vec![optimizer::global_norm(op, inputs)],
         Op::AdamW(op) => optimizer::adamw(op, inputs),
         Op::Sgd(op) => optimizer::sgd(op, inputs),
+        Op::Lion(op) => optimizer::lion(op, inputs),
+        Op::Muon(op) => optimizer::muon(op, inputs),
+        Op::Adafactor(op) => optimizer::adafactor(op, inputs),
     }
 }

@@ -154,7 +154,7 @@ pub fn decoder(options: Options, seed: u64) -> Model {
         key: m.slot("key", Role::Input, Tensor::rng_key([3, 1, 4, 1])),
     };
     let embedding = m.parameter("embedding", &[VOCAB, DIM]);
-    let mut x = m.apply(Embed { dtype: DType::F32, scale: 1.0 }, &[embedding, tokens]);
+    let mut x = m.apply(Embed { dtype: DType::F32, scale: 1.0, padding: None }, &[embedding, tokens]);
     if options.embed_dropout {
         x = m.apply(Dropout { p: 0.25, site: 1000 }, &[x, inputs.row_ids, inputs.key]);
     }

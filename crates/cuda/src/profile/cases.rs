@@ -117,7 +117,7 @@ pub(super) fn moving() -> Vec<Case> {
     }
     let mut embed = case(
         "embed",
-        Embed { dtype: DType::BF16, scale: 1.0 },
+        Embed { dtype: DType::BF16, scale: 1.0, padding: None },
         vec![fixed(&[VOCABULARY, DIM], DType::BF16), per_token(DType::I32)],
     );
     embed.contents = vec![(1, positions.iter().map(|p| p * 3 % VOCABULARY as i32).collect())];

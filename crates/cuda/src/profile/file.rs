@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use plimsoll_plan::CardRates;
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{hash, user_folder, write_whole};
+use crate::cache::{hash, put, user_folder};
 
 #[derive(Serialize, Deserialize)]
 struct Content {
@@ -47,7 +47,7 @@ impl CardFile {
     pub(super) fn write(&self, rates: &CardRates) {
         let content = Content { key: self.key.clone(), rates: rates.clone() };
         if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec_pretty(&content)) {
-            let _ = write_whole(path, &text);
+            let _ = put(path, &text);
         }
     }
 }

@@ -27,14 +27,19 @@ pub(super) fn from_rows(
     options: &Options,
 ) -> Result<Dataset, DataError> {
     check_lengths(options)?;
-    let mut rows = rows.fuse();
+    let mut rows = rows.fuse().map(|row| {
+        row.map(|mut row| {
+            options.columns.apply(&mut row);
+            row
+        })
+    });
     let first: std::collections::VecDeque<_> = rows.by_ref().take(ROWS_TO_DETECT).collect();
     if first.is_empty() {
         return Err(DataError::Empty { files: origin.to_owned() });
     }
     let (first, format) = detect_format(first, options)?;
     let pool = pool(options.workers)?;
-    let reader = Listed::new(first.into_iter().chain(rows));
+    let reader = Listed::new(first.into_iter().chain(rows), options.hold_out);
     let encoders = vec![Encoder::new(tokenizer, format, options)?];
     let mut producer = Producer::new(reader, encoders, tokenizer, options, &pool);
     let mut records = Records::default();
@@ -53,13 +58,19 @@ pub(super) fn in_memory(
     options: &Options,
     observe: Observer<'_>,
 ) -> Result<Dataset, DataError> {
+    let mut held = 0u64;
     stored(sources, tokenizer, options, observe, |opened, pool, watch| {
         let mut records = Records::default();
-        let counts = tokenise(opened, tokenizer, options, pool, watch, &mut |group, _| {
+        let limit = options.memory_bytes_max.unwrap_or(u64::MAX);
+        let counts = tokenise(opened, tokenizer, options, pool, watch, &mut |group, share| {
             records.push(group);
-            Ok(())
+            // What is written, not what is reserved: pages that nothing was written to take no memory.
+            let bytes = held + records.size() as u64;
+            let share_percent = 100.0 * share;
+            if bytes <= limit { Ok(()) } else { Err(DataError::MemoryFull { bytes, share_percent, limit }) }
         })?;
         records.shrink();
+        held += records.resident_bytes();
         Ok((Store::Memory(Arc::new(records)), counts))
     })
 }
@@ -99,7 +110,7 @@ fn stored(
     let Sources { opened, weights } = sources;
     let pool = pool(options.workers)?;
     let total = opened.iter().map(|opened| opened.source.bytes()).sum();
-    let format = opened[0].format;
+    let format = opened[0].formats[0].format;
     let mut watch = Watch::new(total, observe);
     let (mut stores, mut counts, mut totals) = (Vec::new(), Counts::default(), Totals::default());
     for mut opened in opened {
@@ -120,12 +131,18 @@ pub(super) fn streamed(
     let Sources { mut opened, weights } = sources;
     // A stream begins anew in each epoch, and in an order of its own.
     opened.iter_mut().for_each(|opened| opened.sample = None);
+    if options.hold_out.is_some() {
+        // Units come in any order, and which rows are held out depends on the rows before them in the files.
+        for OpenedSource { source, .. } in &opened {
+            source.rows_before(source.units().saturating_sub(1) as u32)?;
+        }
+    }
     let layout = Layout::of(&tokenizer, options);
     let stream_count = if weights.is_some() { opened.len() as u64 } else { 1 };
     let chunk_bytes = chunk_bytes(buffer_bytes / stream_count, options, layout)?;
     let keys = opened.iter().map(|opened| key(opened, &tokenizer, options));
     let identity = keys.fold(mix(chunk_bytes), |hash, key| mix(hash ^ (key as u64) ^ ((key >> 64) as u64)));
-    let format = opened[0].format;
+    let format = opened[0].formats[0].format;
     let pool = Arc::new(pool(options.workers)?);
     let stream_source = |opened: Vec<OpenedSource>| {
         let (tokenizer, options, pool) = (tokenizer.clone(), options.clone(), pool.clone());
@@ -141,6 +158,7 @@ pub(super) fn streamed(
         totals: None,
         layout,
         max_length: options.max_lengths(),
+        held_side: options.hold_out.map(|hold| hold.held),
     })
 }
 
@@ -183,7 +201,8 @@ fn finish(
         stores.iter().try_for_each(|store| check_left(&store.totals(layout.streams), &summary, options))?;
     }
     let storage = Storage::Stored(Arc::new(Stored { stores, weights, layout }));
-    Ok(Dataset { storage, summary, totals: Some(totals), layout, max_length: options.max_lengths() })
+    let held_side = options.hold_out.map(|hold| hold.held);
+    Ok(Dataset { storage, summary, totals: Some(totals), layout, max_length: options.max_lengths(), held_side })
 }
 
 fn check_left(totals: &Totals, counts: &Counts, options: &Options) -> Result<(), DataError> {
@@ -255,8 +274,8 @@ fn producer<'a>(
     options: &Options,
     pool: &'a ThreadPool,
 ) -> Result<Producer<'a, Files<'a>>, DataError> {
-    let encoder = |opened: &OpenedSource| Encoder::new(tokenizer, opened.format, options);
-    let encoders = opened.iter().map(encoder).collect::<Result<_, _>>()?;
+    let encoders = opened.iter().map(|opened| opened.encoders(tokenizer, options)).collect::<Result<Vec<_>, _>>()?;
+    let encoders = encoders.into_iter().flatten().collect();
     Ok(Producer::new(Files::in_order(opened, options.hold_out), encoders, tokenizer, options, pool))
 }
 

@@ -6,7 +6,6 @@ use std::path::Path;
 use super::Options;
 use super::sources::{IntoSources, Sources};
 use crate::error::DataError;
-use crate::store::disk;
 use crate::tokenize::Tokenizer;
 
 /// Where the tokenised data of a dataset is.
@@ -60,7 +59,7 @@ pub fn choose(
 ) -> Result<(Sources, Choice), DataError> {
     let mut sources = sources.into_sources(options)?;
     let bytes = sources.estimate(tokenizer, options)?;
-    let choice = decide(bytes, limits.host_bytes, disk::free_bytes(limits.folder));
+    let choice = decide(bytes, limits.host_bytes, plimsoll_files::free_bytes(limits.folder));
     Ok((sources, choice))
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use choose::{Choice, Limits, StorageMode, choose};
-pub use options::{HoldOut, Options, OverLong, Progress, Weighted};
+pub use options::{Options, OverLong, Progress, Weighted};
 pub use sources::{IntoSources, Sources};
 
 use crate::batch::{Capacity, MicroBatch, PerStream};
@@ -33,6 +33,7 @@ pub struct Dataset {
     totals: Option<Totals>,
     layout: Layout,
     max_length: PerStream<usize>,
+    held_side: Option<bool>,
 }
 
 #[derive(Clone)]
@@ -170,6 +171,11 @@ impl Dataset {
     /// What became of the rows; for a stream that was not counted, nothing yet.
     pub fn summary(&self) -> &Summary {
         &self.summary
+    }
+
+    /// Of a divided source, whether these are the rows held out.
+    pub fn held_side(&self) -> Option<bool> {
+        self.held_side
     }
 
     /// Rows a stream has left out since it was opened, each time it came by them.

@@ -2,8 +2,8 @@
 
 use crate::batch::PerStream;
 use crate::content::Content;
-use crate::format::{Classes, Format};
-use crate::read::Source;
+use crate::format::{Classes, ColumnNames, Format};
+use crate::read::{HoldOut, Source};
 use crate::tokenize::BadRows;
 
 /// What to do with a row that has more tokens than `max_length` (not with `Content::Text`).
@@ -21,18 +21,12 @@ pub enum OverLong {
 /// Threads that tokenise, where nobody says: each takes memory, and more than this no reader keeps busy.
 const WORKERS_MAX: usize = 16;
 
-/// One side of a division of the rows: every n-th is held out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HoldOut {
-    pub every: u64,
-    /// The rows held out, or all the others.
-    pub held: bool,
-}
-
 #[derive(Debug, Clone)]
 pub struct Options {
     pub content: Content,
     pub format: Format,
+    /// Columns that are called otherwise.
+    pub columns: ColumnNames,
     /// The most tokens of a sequence.
     pub max_length: usize,
     /// The most tokens of a source (`Content::SourceTarget`).
@@ -41,7 +35,10 @@ pub struct Options {
     pub classes: Classes,
     pub over_long: OverLong,
     pub bad_rows: BadRows,
+    /// One side of a division of the rows. Of several sources each is divided by itself.
     pub hold_out: Option<HoldOut>,
+    /// The most that [`crate::Dataset::in_memory`] may hold: reached, it is an error.
+    pub memory_bytes_max: Option<u64>,
     /// Threads that tokenise. The result does not depend on them.
     pub workers: usize,
 }
@@ -51,12 +48,14 @@ impl Options {
         Self {
             content,
             format: Format::Auto,
+            columns: ColumnNames::default(),
             max_length,
             max_source_length: max_length,
             classes: Classes::default(),
             over_long: OverLong::default(),
             bad_rows: BadRows::default(),
             hold_out: None,
+            memory_bytes_max: None,
             workers: std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX),
         }
     }

@@ -1,14 +1,15 @@
 //! Sources with what was found out about them: opened once, shared by the datasets made from them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use super::build::pool;
 use super::options::{Options, Weighted};
 use crate::error::DataError;
-use crate::format::RowFormat;
-use crate::read::{Files, OpenedSource, Row, Source};
+use crate::format::{ColumnNames, RowFormat};
+use crate::read::{FileFormat, Files, OpenedSource, Row, Source};
 use crate::store::Records;
-use crate::tokenize::{Encoder, Producer, Tokenizer};
+use crate::tokenize::{Producer, Tokenizer};
+use crate::visible::visible;
 
 /// Rows looked at to find out what the rows are: a bad first row must not decide.
 const ROWS_TO_DETECT: usize = 16;
@@ -46,9 +47,11 @@ impl Sources {
         Self { opened: self.opened.iter().map(OpenedSource::share).collect(), weights: None }
     }
 
-    /// Of each source its name, what its rows are, and in words from which columns.
+    /// Of each source its name, what its rows are, and in words from which columns; of a source whose files are of several
+    /// formats, the first file of each.
     pub fn formats(&self) -> impl Iterator<Item = (String, RowFormat, &str)> {
-        self.opened.iter().map(|opened| (opened.source.name(), opened.format, opened.explained.as_str()))
+        let formats = self.opened.iter().flat_map(|opened| &opened.formats);
+        formats.map(|of_file| (of_file.name.clone(), of_file.format, of_file.explained.as_str()))
     }
 
     /// What the tokenised data takes, judged by a sample of its beginning.
@@ -78,15 +81,76 @@ impl IntoSources for Vec<Weighted> {
     }
 }
 
+/// Each file is looked at by itself: a list may hold files of several formats.
 fn open(source: Source, options: &Options) -> Result<OpenedSource, DataError> {
-    let first: VecDeque<Result<Row, DataError>> = source.all().take(ROWS_TO_DETECT).collect();
-    if first.is_empty() {
-        return Err(DataError::Empty { files: source.name() });
+    let source = source.with_columns(&options.columns)?;
+    let mut formats: Vec<FileFormat> = Vec::new();
+    let mut format_of: Vec<Option<u32>> = Vec::new();
+    let (mut problem, mut seen) = (None, Seen::default());
+    for (file, path) in source.files().enumerate() {
+        let first: FirstRows = source.all_of_file(file).take(ROWS_TO_DETECT).collect();
+        first.iter().flatten().for_each(|row| seen.add(row, &options.columns));
+        let found = if first.is_empty() { None } else { Some(detect_format(first, options)) };
+        format_of.push(match found {
+            None => None,
+            Some(Ok((first, format))) => {
+                let known = formats.iter().position(|other| other.format == format);
+                if known.is_none() {
+                    let usable = first.iter().flatten().find(|row| format.read_any(row).is_ok());
+                    let explained = usable.map_or(format.name().to_owned(), |row| format.explain(row));
+                    formats.push(FileFormat { format, explained, name: path.display().to_string() });
+                }
+                Some(known.unwrap_or(formats.len() - 1) as u32)
+            }
+            // Its rows are bad ones, if some other file says of what format they should be.
+            Some(Err(error)) if error.is_bad_row() => {
+                problem = problem.or(Some(error));
+                None
+            }
+            Some(Err(error)) => return Err(error),
+        });
     }
-    let (first, format) = detect_format(first, options)?;
-    let usable = first.iter().flatten().find(|row| format.read_any(row).is_ok());
-    let explained = usable.map_or(format.name().to_owned(), |row| format.explain(row));
-    Ok(OpenedSource { source, format, explained, sample: None })
+    seen.check(&options.columns, &source)?;
+    match (&mut formats[..], problem) {
+        ([], Some(problem)) => return Err(problem),
+        ([], None) => return Err(DataError::Empty { files: source.name() }),
+        ([only], _) => only.name = source.name(),
+        _ => {}
+    }
+    let format_of = format_of.into_iter().map(Option::unwrap_or_default).collect();
+    Ok(OpenedSource { source, formats, format_of, sample: None })
+}
+
+/// Which columns the first rows have.
+#[derive(Default)]
+struct Seen {
+    mapped: HashSet<String>,
+    columns: BTreeSet<String>,
+}
+
+impl Seen {
+    fn add(&mut self, row: &Row, names: &ColumnNames) {
+        let mapped = names.iter().filter(|(known, _)| row.columns.contains_key(*known));
+        self.mapped.extend(mapped.map(|(known, _)| known.to_owned()));
+        if self.columns.is_empty() {
+            // As the user calls them.
+            let own = |name: &str| {
+                names.iter().find(|(known, _)| *known == name).map_or(name.to_owned(), |(_, own)| own.to_owned())
+            };
+            self.columns.extend(row.columns.keys().map(|name| own(name)));
+        }
+    }
+
+    /// A name that no row has is a mistake, and one that would cost the column silently.
+    fn check(&self, names: &ColumnNames, source: &Source) -> Result<(), DataError> {
+        let Some((known, own)) = names.iter().find(|(known, _)| !self.mapped.contains(*known)) else { return Ok(()) };
+        if self.columns.is_empty() {
+            return Ok(());
+        }
+        let columns: Vec<String> = self.columns.iter().map(|name| format!("`{}`", visible(name))).collect();
+        let (known, own, columns) = (known.to_owned(), own.to_owned(), columns.join(", "));
+        Err(DataError::NoSuchColumn { files: source.name(), known, own, columns })
+    }
 }
 
 /// Tokenises the beginning of a source, if that has not been done. Returns what all of it will take.
@@ -95,7 +159,7 @@ pub(super) fn sample(opened: &mut OpenedSource, tokenizer: &Tokenizer, options: 
         Some(sampled) => sampled,
         None => {
             let source = std::slice::from_ref(&*opened);
-            let encoders = vec![Encoder::new(tokenizer, opened.format, options)?];
+            let encoders = opened.encoders(tokenizer, options)?;
             let pool = pool(options.workers)?;
             let files = Files::in_order(source, options.hold_out);
             let mut producer = Producer::new(files, encoders, tokenizer, options, &pool);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::row_format::{RowFormat, Sample, missing, present, wrong_type};
+use super::row_format::{RowFormat, Sample, as_conversation, missing, present, wrong_type};
 use crate::error::DataError;
 use crate::read::Row;
 
@@ -10,6 +10,9 @@ use crate::read::Row;
 const CONVERSATIONS: [&str; 2] = ["conversations", "conversation"];
 /// What a row may say about a conversation beside its text; kept as it is for tasks that learn from it.
 const LABELS: [&str; 5] = ["auxiliary_labels", "labels", "label", "scores", "score"];
+
+/// Keys of a turn that calls tools, today's and OpenAI's first one.
+pub(crate) const CALLS: [&str; 2] = ["tool_calls", "function_call"];
 
 /// What ShareGPT tables call the speakers.
 const SPEAKERS: [(&str, &str); 17] = [
@@ -45,13 +48,67 @@ pub(super) fn read_messages(row: &Row, format: RowFormat) -> Result<Sample, Data
         let wanted = if format == RowFormat::Conversations { "format `conversations`" } else { "format `messages`" };
         return Err(missing(row, wanted, format.accepts()));
     };
-    let mut messages = read_message_list(row, column, value)?;
+    with_columns(row, read_message_list(row, column, value)?)
+}
+
+/// Whether the model is to learn to say this: OpenAI's tables give turns that it must not learn the weight 0.
+pub(crate) fn is_learnt(message: &Value) -> bool {
+    message["role"] == "assistant" && message.get("weight").and_then(Value::as_f64) != Some(0.0)
+}
+
+/// A list of turns, or a text that is one of them.
+pub(super) fn read_turns(row: &Row, column: &str, value: &Value, role: &str) -> Result<Vec<Value>, DataError> {
+    match value {
+        Value::String(text) => Ok(vec![json!({"role": role, "content": text})]),
+        list => read_message_list(row, column, list),
+    }
+}
+
+/// What comes before a row's question in columns of their own: the instructions of `system`, and the questions and answers
+/// of `history`.
+pub(super) fn read_preamble(row: &Row) -> Result<Vec<Value>, DataError> {
+    let mut messages = Vec::from_iter(read_system(row)?);
+    let Some(value) = present(row, "history") else { return Ok(messages) };
+    let parsed = list_in_text(value);
+    let list = match parsed.as_ref().unwrap_or(value) {
+        Value::Array(list) => list,
+        Value::String(text) if text.trim().is_empty() => return Ok(messages),
+        _ => return Err(wrong_type(row, "history", value, "a list of [prompt, response]")),
+    };
+    for (i, turn) in list.iter().enumerate() {
+        match turn.as_array().map(Vec::as_slice) {
+            Some([Value::String(prompt), Value::String(response)]) => {
+                messages.extend(as_conversation(prompt, response));
+            }
+            _ => {
+                return Err(wrong_type(
+                    row,
+                    &format!("history[{i}]"),
+                    turn,
+                    "a list of two strings, [prompt, response]",
+                ));
+            }
+        }
+    }
+    Ok(messages)
+}
+
+fn read_system(row: &Row) -> Result<Option<Value>, DataError> {
+    match present(row, "system") {
+        None => Ok(None),
+        Some(Value::String(system)) if system.trim().is_empty() => Ok(None),
+        Some(Value::String(system)) => Ok(Some(json!({"role": "system", "content": system}))),
+        Some(other) => Err(wrong_type(row, "system", other, "a string")),
+    }
+}
+
+/// The sample of a conversation, with what other columns say about it.
+pub(super) fn with_columns(row: &Row, mut messages: Vec<Value>) -> Result<Sample, DataError> {
     // Some tables keep the instructions for a whole conversation in a column of their own.
-    if let Some(Value::String(system)) = present(row, "system")
-        && !system.is_empty()
-        && messages.first().is_some_and(|first| first["role"] != "system")
+    if messages.first().is_some_and(|first| first["role"] != "system")
+        && let Some(system) = read_system(row)?
     {
-        messages.insert(0, json!({"role": "system", "content": system}));
+        messages.insert(0, system);
     }
     let tools = present(row, "tools").map_or(Value::Null, |tools| list_in_text(tools).unwrap_or_else(|| tools.clone()));
     let labels = LABELS.into_iter().filter_map(|name| Some((name.to_owned(), present(row, name)?.clone()))).collect();
@@ -93,9 +150,14 @@ fn read_message(row: &Row, place: &str, value: &Value) -> Result<Value, DataErro
     let role = if role_key == "from" { speaker(row, place, role)? } else { role };
     // A turn that only calls tools has no content.
     let content = match given(content_key) {
-        None if given("tool_calls").is_some() => Value::Null,
+        None if CALLS.iter().any(|key| given(key).is_some()) => Value::Null,
         found => read_content(row, &format!("{place}.{content_key}"), found.unwrap_or(&Value::Null))?,
     };
+    if let Some(weight) = given("weight")
+        && !matches!(weight.as_f64(), Some(0.0 | 1.0))
+    {
+        return Err(wrong_type(row, &format!("{place}.weight"), weight, "0 or 1"));
+    }
     let mut kept = Map::from_iter([("role".to_owned(), json!(role)), ("content".to_owned(), content)]);
     let more = message.iter().filter(|(key, value)| !value.is_null() && *key != role_key && *key != content_key);
     kept.extend(more.map(|(key, value)| (key.clone(), value.clone())));

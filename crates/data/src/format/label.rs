@@ -1,5 +1,6 @@
 //! The class of a row.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -7,6 +8,7 @@ use serde_json::Value;
 use super::row_format::{missing, present};
 use crate::error::DataError;
 use crate::read::{Row, kind};
+use crate::visible::visible;
 
 /// Columns with a row's class, in the order they are looked for.
 const COLUMNS: [&str; 3] = ["label", "labels", "class"];
@@ -45,17 +47,23 @@ impl Classes {
         };
         let bad = |reason: String| DataError::BadLabel { at: row.at.clone(), reason };
         match value {
-            Value::String(name) => self.index_of(name).map_err(bad),
-            Value::Number(number) => {
-                let limit = self.count().unwrap_or(i32::MAX as usize);
-                let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
-                match class.filter(|class| *class < limit) {
-                    Some(class) => Ok(class as i32),
-                    None => Err(bad(format!("`{column}` is {number}, expected an integer from 0 to {}", limit - 1))),
-                }
-            }
+            Value::String(name) => match (self.index_of(name), name.parse()) {
+                (Ok(index), _) => Ok(index),
+                // Tables of text write numbers as text.
+                (_, Ok(number)) => self.check(column, Some(number), name).map_err(bad),
+                (Err(reason), _) => Err(bad(reason)),
+            },
+            Value::Number(number) => self.check(column, number.as_u64(), number).map_err(bad),
             other => Err(bad(format!("`{column}` is {}, expected an integer or the name of a class", kind(other)))),
         }
+    }
+
+    fn check(&self, column: &str, class: Option<u64>, shown: impl Display) -> Result<i32, String> {
+        let limit = self.count().unwrap_or(i32::MAX as usize);
+        let class = class.and_then(|class| usize::try_from(class).ok()).filter(|class| *class < limit);
+        class
+            .map(|class| class as i32)
+            .ok_or_else(|| format!("`{column}` is {shown}, expected an integer from 0 to {}", limit.saturating_sub(1)))
     }
 
     fn index_of(&self, name: &str) -> Result<i32, String> {
@@ -65,6 +73,6 @@ impl Classes {
         let index = names.iter().position(|known| known == name);
         index
             .map(|index| index as i32)
-            .ok_or_else(|| format!("unknown class `{name}`; expected one of {}", names.join(", ")))
+            .ok_or_else(|| format!("unknown class `{}`; expected one of {}", visible(name), names.join(", ")))
     }
 }

@@ -1,9 +1,9 @@
 //! Two answers to one question, the preferred one first, as rows hold them.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::conversation::read_message_list;
-use super::row_format::{missing, present, string, wrong_type};
+use super::conversation::{read_message_list, read_preamble};
+use super::row_format::{as_conversation, missing, present, question_text, string, wrong_type};
 use crate::error::DataError;
 use crate::read::Row;
 
@@ -58,7 +58,9 @@ pub(crate) fn read(row: &Row) -> Result<Preference, DataError> {
     let (ours, theirs) = (&row.columns[chosen], &row.columns[rejected]);
     if ours.is_array() || theirs.is_array() {
         let before = match question {
-            Some((_, Value::String(text))) => vec![serde_json::json!({"role": "user", "content": text})],
+            Some((name, Value::String(_))) => {
+                [read_preamble(row)?, vec![json!({"role": "user", "content": question_text(row, name)?})]].concat()
+            }
             Some((name, list)) => read_message_list(row, name, list)?,
             None => Vec::new(),
         };
@@ -71,8 +73,15 @@ pub(crate) fn read(row: &Row) -> Result<Preference, DataError> {
     }
     let prompt = match question {
         Some((name, Value::Array(_))) => return Err(wrong_type(row, name, &row.columns[name], "a string")),
-        Some((name, text)) => Some(string(row, name, text)?),
+        Some((name, _)) => Some(question_text(row, name)?),
         None => None,
     };
+    let preamble = read_preamble(row)?;
+    if let (Some(prompt), false) = (&prompt, preamble.is_empty()) {
+        let side = |name: &str, answer: &Value| -> Result<Vec<Value>, DataError> {
+            Ok([preamble.clone(), as_conversation(prompt, &string(row, name, answer)?)].concat())
+        };
+        return Ok(Preference::Conversations { chosen: side(chosen, ours)?, rejected: side(rejected, theirs)? });
+    }
     Ok(Preference::Texts { prompt, chosen: string(row, chosen, ours)?, rejected: string(row, rejected, theirs)? })
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::DataError;
 use crate::read::{Row, kind};
+use crate::visible::visible;
 
 use super::conversation;
 use super::pairs::{self, Preference};
@@ -26,6 +27,8 @@ pub enum RowFormat {
     /// A text in the column `prompt`, without a response.
     Prompt,
     PromptResponse,
+    /// The same with lists of {role, content} on one side or both.
+    PromptMessages,
     Messages,
     /// ShareGPT's manner of them.
     Conversations,
@@ -52,7 +55,7 @@ pub enum Sample {
 }
 
 /// Every column some shape reads: what is worth decoding from a table with many more.
-pub(crate) const COLUMNS: [&str; 25] = [
+pub(crate) const COLUMNS: [&str; 26] = [
     "answer",
     "auxiliary_labels",
     "chosen",
@@ -61,6 +64,7 @@ pub(crate) const COLUMNS: [&str; 25] = [
     "completion",
     "conversation",
     "conversations",
+    "history",
     "input",
     "instruction",
     "label",
@@ -102,6 +106,7 @@ impl RowFormat {
             Self::Text => "text",
             Self::Prompt => "prompt",
             Self::PromptResponse => "prompt-response",
+            Self::PromptMessages => "prompt-messages",
             Self::Messages => "messages",
             Self::Conversations => "conversations",
             Self::Pairs => "pairs",
@@ -115,6 +120,7 @@ impl RowFormat {
             Self::PromptResponse => {
                 "`prompt` with `response` or `completion`, `instruction` (and `input`) with `output`, `question` with `answer`"
             }
+            Self::PromptMessages => "`prompt` with `completion` as lists of {role, content}",
             Self::Messages => "`messages` (a list of {role, content})",
             Self::Conversations => "`conversations` (a list of {from, value} or {role, content})",
             Self::Pairs => pairs::ACCEPTS,
@@ -127,8 +133,9 @@ impl RowFormat {
             Ok(Self::Messages)
         } else if conversation::conversations_of(row).is_some() {
             Ok(Self::Conversations)
-        } else if pair_of(row).is_some() {
-            Ok(Self::PromptResponse)
+        } else if let Some((ask, answer)) = pair_of(row) {
+            let lists = row.columns[ask].is_array() || row.columns[answer].is_array();
+            Ok(if lists { Self::PromptMessages } else { Self::PromptResponse })
         } else if present(row, "text").is_some() {
             Ok(Self::Text)
         } else if pairs::detects(row) {
@@ -157,7 +164,7 @@ impl RowFormat {
     /// The row's content; a conversation must have an answer to learn from.
     pub fn read(self, row: &Row) -> Result<Sample, DataError> {
         match self.read_any(row)? {
-            Sample::Messages { messages, .. } if !messages.iter().any(|m| m["role"] == "assistant") => {
+            Sample::Messages { messages, .. } if !messages.iter().any(conversation::is_learnt) => {
                 Err(DataError::NoAnswer { at: row.at.clone() })
             }
             sample => Ok(sample),
@@ -173,7 +180,7 @@ impl RowFormat {
         match self {
             Self::Text => text("text", "format `text`"),
             Self::Prompt => text("prompt", "format `prompt`"),
-            Self::PromptResponse => read_pair(row),
+            Self::PromptResponse | Self::PromptMessages => read_pair(row),
             Self::Messages | Self::Conversations => conversation::read_messages(row, self),
             Self::Pairs => Ok(Sample::Pair(pairs::read(row)?)),
         }
@@ -184,15 +191,18 @@ impl RowFormat {
         let mut columns: Vec<&str> = match self {
             Self::Text => vec!["text"],
             Self::Prompt => vec!["prompt"],
-            Self::PromptResponse => pair_of(row).map_or(Vec::new(), |(ask, answer)| vec![ask, "input", answer]),
+            Self::PromptResponse | Self::PromptMessages => {
+                pair_of(row).map_or(Vec::new(), |(ask, answer)| vec!["system", "history", ask, "input", answer])
+            }
             Self::Messages => vec!["system", "messages", "tools"],
             Self::Conversations => vec!["system", "conversations", "conversation", "tools"],
             Self::Pairs => pairs::columns_of(row),
         };
         columns.retain(|name| present(row, name).is_some());
         columns.dedup();
-        if self == Self::PromptResponse && columns.first() != Some(&"instruction") {
-            columns.retain(|name| pair_of(row).is_some_and(|(ask, answer)| *name == ask || *name == answer));
+        // Only an instruction has an input beside it.
+        if self == Self::PromptResponse && pair_of(row).is_some_and(|(ask, _)| ask != "instruction" && ask != "input") {
+            columns.retain(|name| *name != "input");
         }
         let what = if columns.len() == 1 { "column" } else { "columns" };
         format!("{}: {what} {}", self.name(), columns.join(", "))
@@ -200,7 +210,8 @@ impl RowFormat {
 }
 
 impl Format {
-    pub const NAMES: [&str; 6] = ["auto", "text", "prompt-response", "messages", "conversations", "pairs"];
+    pub const NAMES: [&str; 7] =
+        ["auto", "text", "prompt-response", "prompt-messages", "messages", "conversations", "pairs"];
 
     pub fn resolve(self, first: &Row) -> Result<RowFormat, DataError> {
         match self {
@@ -218,6 +229,7 @@ impl FromStr for Format {
             "auto" => Ok(Self::Auto),
             "text" => Ok(Self::As(RowFormat::Text)),
             "prompt-response" => Ok(Self::As(RowFormat::PromptResponse)),
+            "prompt-messages" => Ok(Self::As(RowFormat::PromptMessages)),
             "messages" => Ok(Self::As(RowFormat::Messages)),
             "conversations" => Ok(Self::As(RowFormat::Conversations)),
             "pairs" => Ok(Self::As(RowFormat::Pairs)),
@@ -231,18 +243,39 @@ fn read_pair(row: &Row) -> Result<Sample, DataError> {
         let (wanted, accepted) = ("format `prompt-response`", RowFormat::PromptResponse.accepts());
         return Err(missing(row, wanted, accepted));
     };
-    let mut prompt = string(row, ask, &row.columns[ask])?;
+    let (question, reply) = (&row.columns[ask], &row.columns[answer]);
+    if question.is_array() || reply.is_array() {
+        let mut messages = conversation::read_turns(row, ask, question, "user")?;
+        // Answers that the prompt quotes are not what is to be learnt.
+        for message in messages.iter_mut().filter(|message| message["role"] == "assistant") {
+            message["weight"] = json!(0);
+        }
+        messages.extend(conversation::read_turns(row, answer, reply, "assistant")?);
+        return conversation::with_columns(row, messages);
+    }
+    let prompt = question_text(row, ask)?;
+    let response = string(row, answer, reply)?;
+    let mut messages = conversation::read_preamble(row)?;
+    if messages.is_empty() {
+        return Ok(Sample::PromptResponse { prompt, response });
+    }
+    messages.extend(as_conversation(&prompt, &response));
+    conversation::with_columns(row, messages)
+}
+
+/// An instruction may have an input that belongs to it.
+pub(super) fn question_text(row: &Row, ask: &str) -> Result<String, DataError> {
+    let mut question = string(row, ask, &row.columns[ask])?;
     if ask == "instruction"
         && let Some(input) = present(row, "input")
     {
         let input = string(row, "input", input)?;
         if !input.is_empty() {
-            prompt.push_str("\n\n");
-            prompt.push_str(&input);
+            question.push_str("\n\n");
+            question.push_str(&input);
         }
     }
-    let response = string(row, answer, &row.columns[answer])?;
-    Ok(Sample::PromptResponse { prompt, response })
+    Ok(question)
 }
 
 /// A question and its answer as the conversation a chat template expects.
@@ -267,7 +300,7 @@ pub(crate) fn string(row: &Row, column: &str, value: &Value) -> Result<String, D
 }
 
 pub(crate) fn wrong_type(row: &Row, column: &str, value: &Value, expected: &'static str) -> DataError {
-    DataError::WrongType { at: row.at.clone(), column: column.to_owned(), found: kind(value), expected }
+    DataError::WrongType { at: row.at.clone(), column: visible(column).into_owned(), found: kind(value), expected }
 }
 
 pub(crate) fn missing(row: &Row, wanted: &'static str, accepted: &'static str) -> DataError {
@@ -275,8 +308,8 @@ pub(crate) fn missing(row: &Row, wanted: &'static str, accepted: &'static str) -
         .columns
         .iter()
         .map(|(name, value)| match value {
-            Value::Null => format!("`{name}` (null)"),
-            _ => format!("`{name}`"),
+            Value::Null => format!("`{}` (null)", visible(name)),
+            _ => format!("`{}`", visible(name)),
         })
         .collect();
     let columns = if names.is_empty() { "no columns".to_owned() } else { names.join(", ") };

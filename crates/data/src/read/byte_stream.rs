@@ -7,15 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::file_kind::Packing;
+use super::zstd_window;
 use crate::error::DataError;
 
 const BUFFER_BYTES: usize = 1 << 16;
-/// Unpacking needs a window of this size at most (zstd's default limit); a frame that wants more is refused.
-const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+/// What unpacking gzip holds: a window of 32 KiB and the tables of its codes.
+const GZIP_BYTES: u64 = 96 << 10;
 
 /// What reading a file holds, lines not counted.
-pub(super) fn reading_bytes(packing: Packing) -> u64 {
-    BUFFER_BYTES as u64
+pub(super) fn reading_bytes(path: &Path, packing: Packing) -> u64 {
+    let buffer = BUFFER_BYTES as u64;
+    match packing {
+        Packing::Plain => buffer,
+        Packing::Gzip => 2 * buffer + GZIP_BYTES,
+        Packing::Zstd => 2 * buffer + zstd_window::unpacking_bytes(zstd_window::log(path)),
+    }
 }
 
 /// What `ByteStream::line` found.
@@ -60,7 +66,7 @@ impl ByteStream {
                 }
                 Packing::Zstd => {
                     let mut unpacked = zstd::stream::read::Decoder::with_buffer(plain)?;
-                    unpacked.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+                    unpacked.window_log_max(zstd_window::log(path))?;
                     Box::new(BufReader::with_capacity(BUFFER_BYTES, unpacked))
                 }
             })

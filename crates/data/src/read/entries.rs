@@ -1,10 +1,13 @@
 //! What the user wrote under `data:` to a list of files: a path, a pattern or a folder.
 
 use std::collections::HashSet;
+use std::fs::FileType;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::file_kind::by_name;
+use super::splits;
 use crate::error::DataError;
 
 /// Files that lie beside data and are none, although their names end as if they were.
@@ -37,11 +40,22 @@ pub(super) fn expand<S: AsRef<str>>(entries: &[S]) -> Result<Vec<PathBuf>, DataE
 fn expand_one(entry: &str) -> Result<Vec<PathBuf>, DataError> {
     let path = Path::new(entry);
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => in_folder(path),
-        Ok(_) => Ok(vec![path.to_owned()]),
+        Ok(found) if found.is_dir() => splits::in_folder(path, in_folder),
+        Ok(found) if found.is_file() => Ok(vec![path.to_owned()]),
+        Ok(found) => Err(DataError::NotAFile { path: path.to_owned(), what: what(found.file_type()) }),
         // A file may have a star in its name; only one that is not there can be a pattern.
         Err(_) if entry.contains(['*', '?', '[']) => matching(entry),
         Err(source) => Err(DataError::Open { path: path.to_owned(), source }),
+    }
+}
+
+fn what(kind: FileType) -> &'static str {
+    if kind.is_fifo() {
+        "is a pipe"
+    } else if kind.is_socket() {
+        "is a socket"
+    } else {
+        "is a device"
     }
 }
 
@@ -78,6 +92,8 @@ fn matching(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
 
 fn is_data(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let named_so = !name.starts_with(['.', '_']) && !NOT_DATA.contains(&name.to_ascii_lowercase().as_str());
+    // `datasets` leaves the results of its own steps beside what they were made from.
+    let result = name.starts_with("cache-") && name.ends_with(".arrow");
+    let named_so = !result && !name.starts_with(['.', '_']) && !NOT_DATA.contains(&name.to_ascii_lowercase().as_str());
     named_so && by_name(path).is_some() && path.is_file()
 }

@@ -5,8 +5,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::Position;
 use super::byte_stream::{ByteStream, Line};
 use super::json_array::LIST_KEYS;
+use super::table::{Separator, Table};
 use crate::error::DataError;
 
 /// A first line longer than this is not looked at as a whole.
@@ -19,7 +21,9 @@ pub(super) enum Kind {
     JsonLines,
     JsonArray,
     Text,
+    Table(Separator),
     Parquet,
+    Arrow,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +54,11 @@ pub(super) fn by_name(path: &Path) -> Option<(Kind, Packing)> {
         "jsonl" | "ndjson" => Kind::JsonLines,
         "json" => Kind::JsonArray,
         "txt" | "text" => Kind::Text,
-        // Parquet packs its columns itself and cannot be read from front to back.
+        "csv" => Kind::Table(Separator::Comma),
+        "tsv" | "tab" => Kind::Table(Separator::Tab),
+        // These pack their columns themselves and are not read from front to back.
         "parquet" if packing == Packing::Plain => Kind::Parquet,
+        "arrow" | "feather" if packing == Packing::Plain => Kind::Arrow,
         _ => return None,
     };
     Some((kind, packing))
@@ -62,16 +69,19 @@ pub(super) fn check(path: &Arc<Path>, bytes: u64) -> Result<(Kind, Packing), Dat
     let (kind, packing) = by_name(path).ok_or_else(|| DataError::UnknownExtension { path: path.to_path_buf() })?;
     let mut head = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(4).read_to_end(&mut head))
+        .and_then(|file| file.take(6).read_to_end(&mut head))
         .map_err(|source| DataError::Open { path: path.to_path_buf(), source })?;
     let found = magic(&head);
     let expected = match (kind, packing) {
         (Kind::Parquet, _) => "Parquet",
+        (Kind::Arrow, _) => "Arrow",
         (_, Packing::Gzip) => "gzip",
         (_, Packing::Zstd) => "zstd",
         _ => "text",
     };
-    if found != expected && !(kind == Kind::Parquet && bytes < 12) {
+    // What is too short, and streams of before 2019, say themselves what is wrong with them.
+    let said_later = (kind == Kind::Parquet && bytes < 12) || (kind == Kind::Arrow && found == "text");
+    if found != expected && !said_later {
         let (found, hint) = advice(found);
         return Err(DataError::NotItsKind { path: path.to_path_buf(), expected, found, hint });
     }
@@ -79,17 +89,23 @@ pub(super) fn check(path: &Arc<Path>, bytes: u64) -> Result<(Kind, Packing), Dat
         check_footer(path, bytes)?;
         return Ok((kind, packing));
     }
-    let kind = if kind == Kind::Text { kind } else { check_json(path, kind, packing, bytes)? };
+    match kind {
+        Kind::JsonLines | Kind::JsonArray => return Ok((check_json(path, kind, packing, bytes)?, packing)),
+        // Its header is looked at.
+        Kind::Table(separator) => drop(Table::open(path, packing, bytes, separator, Position::default())?),
+        Kind::Text | Kind::Parquet | Kind::Arrow => {}
+    }
     Ok((kind, packing))
 }
 
 fn magic(head: &[u8]) -> &'static str {
     match head {
         [0x1f, 0x8b, ..] => "gzip",
-        [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => "zstd",
-        b"PAR1" => "Parquet",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => "zstd",
+        [b'P', b'A', b'R', b'1', ..] => "Parquet",
+        [b'A', b'R', b'R', b'O', b'W', b'1'] | [0xff, 0xff, 0xff, 0xff, ..] => "Arrow",
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "UTF-16",
-        b"PK\x03\x04" => "zip",
+        [b'P', b'K', 3, 4, ..] => "zip",
         _ => "text",
     }
 }
@@ -99,6 +115,7 @@ fn advice(found: &'static str) -> (&'static str, &'static str) {
         "gzip" => ("gzip", "let its name end in .gz, as in rows.jsonl.gz"),
         "zstd" => ("zstd", "let its name end in .zst, as in rows.jsonl.zst"),
         "Parquet" => ("Parquet", "let its name end in .parquet"),
+        "Arrow" => ("Arrow", "let its name end in .arrow"),
         "UTF-16" => ("UTF-16 text", "convert it with `iconv -f UTF-16 -t UTF-8`"),
         "zip" => ("a zip archive", "unpack it and name the files in it"),
         _ => ("something else", "check that the file is complete and that its name says what it holds"),

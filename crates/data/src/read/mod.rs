@@ -1,21 +1,28 @@
-//! Rows out of files: JSON lines, JSON arrays, plain text and Parquet, packed or not, one row at a time.
+//! Rows out of files: JSON lines, JSON arrays, CSV, plain text, Parquet and Arrow, packed or not, one row at a time.
 
+mod arrow;
 mod byte_stream;
 mod entries;
 mod file_kind;
+mod held_out;
 mod json_array;
 mod jsonl;
 mod parquet_columns;
+mod parquet_pages;
 mod parquet_rows;
 mod row_reader;
 mod source;
+mod splits;
+mod table;
 mod text;
+mod zstd_window;
 
 use serde_json::{Map, Value};
 
+pub use held_out::HoldOut;
 pub use parquet_rows::decoding_untrusted;
 pub use row_reader::RowAt;
-pub(crate) use row_reader::{Files, Listed, OpenedSource, ReadUpTo, RowReader, units};
+pub(crate) use row_reader::{FileFormat, Files, Listed, OpenedSource, ReadUpTo, RowReader, units};
 pub use source::{Position, Rows, Source};
 
 use crate::error::Place;

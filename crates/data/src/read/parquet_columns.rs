@@ -11,7 +11,7 @@ use parquet::record::reader::{ReaderIter, TreeBuilder};
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 use serde_json::{Map, Value};
 
-use crate::format::COLUMNS;
+use crate::format::ColumnNames;
 
 /// Rows decoded at a time hold about this much, and never less than a page.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -40,14 +40,14 @@ struct StringColumn {
 }
 
 impl Columns {
-    pub(super) fn open(group: &dyn RowGroupReader, schema: &SchemaDescriptor) -> Result<Self> {
+    pub(super) fn open(group: &dyn RowGroupReader, schema: &SchemaDescriptor, names: &ColumnNames) -> Result<Self> {
         let metadata = group.metadata();
         let rows = metadata.num_rows().max(0).cast_unsigned();
         let bytes: i64 =
             metadata.columns().iter().map(|column| column.uncompressed_size()).fold(0, i64::saturating_add);
         let row_bytes = bytes.max(0).cast_unsigned() / rows.max(1);
         let batch_rows = (BATCH_BYTES / row_bytes.max(1)).clamp(1, BATCH_ROWS_MAX) as usize;
-        let wanted = projection(schema.root_schema());
+        let wanted = projection(schema.root_schema(), names);
         let (flat, nested): (Vec<TypePtr>, Vec<TypePtr>) = wanted.into_iter().partition(|field| is_string(field));
         let strings = flat.iter().map(|field| StringColumn::open(group, field)).collect::<Result<_>>()?;
         let nested = (!nested.is_empty()).then(|| {
@@ -171,10 +171,17 @@ fn short(column: &str) -> ParquetError {
 }
 
 /// What some shape may use; everything if that is nothing, so that the message about it can name the columns.
-fn projection(root: &Type) -> Vec<TypePtr> {
+fn projection(root: &Type, names: &ColumnNames) -> Vec<TypePtr> {
     let fields = root.get_fields();
-    let known: Vec<TypePtr> = fields.iter().filter(|field| COLUMNS.contains(&field.name())).cloned().collect();
+    let known: Vec<TypePtr> = fields.iter().filter(|field| names.uses(field.name())).cloned().collect();
     if known.is_empty() { fields.to_vec() } else { known }
+}
+
+/// The leaves of the columns that are read.
+pub(super) fn leaves(schema: &SchemaDescriptor, names: &ColumnNames) -> Vec<usize> {
+    let wanted = projection(schema.root_schema(), names);
+    let is_wanted = |leaf: &usize| wanted.iter().any(|field| field.name() == schema.get_column_root(*leaf).name());
+    (0..schema.num_columns()).filter(is_wanted).collect()
 }
 
 /// Bytes without an annotation are taken for text too: that is how some writers store strings.

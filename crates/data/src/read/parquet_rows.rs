@@ -7,13 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use parquet::file::properties::ReaderProperties;
 use parquet::file::serialized_reader::SerializedRowGroupReader;
 
-use super::parquet_columns::{Columns, RowFault};
+use super::parquet_columns::{Columns, RowFault, leaves};
+use super::parquet_pages::Pages;
 use super::{ROW_BYTES_MAX, Row};
 use crate::error::{DataError, Place};
+use crate::format::ColumnNames;
 
 thread_local! {
     static DECODING: Cell<bool> = const { Cell::new(false) };
@@ -63,9 +65,35 @@ pub(super) fn rows_of_groups(path: &Path, footer: &ParquetMetaData) -> Result<Ve
     })
 }
 
-/// What reading a row group holds, rows not counted.
-pub(super) fn reading_bytes(footer: &ParquetMetaData) -> u64 {
-    4 << 20
+/// What reading any row group holds at most, rows not counted: of each column that is read its dictionary, the page in use
+/// and the one before it (whose texts the batch may still hold), and the packed page beside them; and the footer.
+pub(super) fn reading_bytes(path: &Path, footer: &ParquetMetaData, names: &ColumnNames) -> Result<u64, DataError> {
+    let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
+    let of_group = |group: &RowGroupMetaData| {
+        // One that cannot be read costs its rows when its turn comes, and holds nothing.
+        let columns = guarded(|| Ok(scan(&file, group, names))).and_then(|columns| columns).unwrap_or_default();
+        let column = |pages: &Pages| pages.dictionary + 2 * pages.largest + pages.packed + COLUMN_BYTES;
+        columns.iter().map(column).sum::<u64>()
+    };
+    let most = footer.row_groups().iter().map(of_group).max().unwrap_or(0);
+    Ok(most + READER_BYTES + footer.memory_size() as u64)
+}
+
+/// A batch of values, their levels and what unpacking needs.
+const COLUMN_BYTES: u64 = 256 << 10;
+/// A batch of rows as values.
+const READER_BYTES: u64 = 3 << 20;
+
+/// The pages of the columns that are read.
+fn scan(file: &File, group: &RowGroupMetaData, names: &ColumnNames) -> Result<Vec<Pages>, String> {
+    let read = leaves(group.schema_descr(), names);
+    let columns = group.columns().iter().enumerate().filter(|(leaf, _)| read.contains(leaf));
+    columns
+        .map(|(_, column)| {
+            let (start, length) = column.byte_range();
+            Pages::scan(file, start, length)
+        })
+        .collect()
 }
 
 pub(super) struct ParquetRows {
@@ -89,6 +117,7 @@ impl ParquetRows {
         group: usize,
         rows_before: u64,
         skip: u64,
+        names: &ColumnNames,
     ) -> Result<Self, DataError> {
         let source = File::open(&file).map_err(|source| DataError::Open { path: file.to_path_buf(), source })?;
         let metadata = footer.row_group(group);
@@ -97,6 +126,7 @@ impl ParquetRows {
         let group_bytes = sizes.fold(0, u64::saturating_add);
         let skip = skip.min(rows_in_group);
         let opened = guarded(|| {
+            scan(&source, metadata, names).map_err(ParquetError::General)?;
             let properties = Arc::new(ReaderProperties::builder().build());
             let reader = SerializedRowGroupReader::new(
                 Arc::new(source),
@@ -104,7 +134,7 @@ impl ParquetRows {
                 footer.page_index_for_row_group(group),
                 properties,
             )?;
-            let mut columns = Columns::open(&reader, footer.file_metadata().schema_descr())?;
+            let mut columns = Columns::open(&reader, footer.file_metadata().schema_descr(), names)?;
             columns.skip(skip)?;
             Ok(columns)
         });

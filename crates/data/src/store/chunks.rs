@@ -66,7 +66,8 @@ impl StreamSource {
     }
 
     fn encoders(&self) -> Result<Vec<Encoder<'_>>, DataError> {
-        self.opened.iter().map(|opened| Encoder::new(&self.tokenizer, opened.format, &self.options)).collect()
+        let encoders = self.opened.iter().map(|opened| opened.encoders(&self.tokenizer, &self.options));
+        Ok(encoders.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
     /// What streaming it takes: chunks, and the producer that fills them.
@@ -248,6 +249,5 @@ fn fill(
 
 /// Where an epoch begins.
 pub(crate) fn first_chunk(epoch: u64, number: u64) -> ChunkStart {
-    let position = Position { unit: 0, row: 0, byte: 0 };
-    ChunkStart { number, epoch, at: RowAt { turn: 0, position }, skip: 0, emitted: 0 }
+    ChunkStart { number, epoch, at: RowAt { turn: 0, position: Position::default() }, skip: 0, emitted: 0 }
 }

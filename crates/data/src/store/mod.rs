@@ -2,7 +2,6 @@
 
 mod cache;
 mod chunks;
-pub(crate) mod disk;
 mod example;
 mod record;
 mod stored;
@@ -11,7 +10,6 @@ pub use cache::{Swept, sweep_cache};
 pub(crate) use cache::{build_or_open, file_name, key};
 pub use chunks::ChunkStart;
 pub(crate) use chunks::{Chunk, Filler, StreamOrder, StreamSource, chunk_bytes, first_chunk};
-pub use disk::free_bytes;
 pub(crate) use example::count_loss;
 pub use example::{Example, ExampleRef};
 pub(crate) use record::{Entry, Group, Layout, RecordFormat, Records, Sequence};

@@ -112,6 +112,13 @@ pub(crate) fn built_in_source(name: &str, eos: &str) -> Result<String, DataError
     Ok(standing_alone(source, &specials))
 }
 
+/// What ends a turn in it, for the same tokenizer.
+pub(crate) fn built_in_end(name: &str, eos: &str) -> Result<String, DataError> {
+    let specials = BTreeMap::from([("eos_token".to_owned(), eos.to_owned())]);
+    let (_, mut specials) = prepare(name, &specials, |_| true)?;
+    Ok(specials.remove("end_of_turn").unwrap_or_default())
+}
+
 /// The source with our variable written out.
 pub(super) fn standing_alone(source: &str, specials: &BTreeMap<String, String>) -> String {
     let end = specials.get("end_of_turn").map(String::as_str).unwrap_or_default();

@@ -7,6 +7,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, context};
 use serde_json::Value;
 
+use super::limits::Output;
 use super::{built_in, jinja};
 use crate::error::DataError;
 use crate::format::as_conversation;
@@ -65,7 +66,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The error is the template's or Jinja's reason; the caller knows which row it belongs to.
+    /// Bounded in steps and in bytes, whatever the template. The error is the template's or Jinja's reason; the caller knows which row it belongs to.
     pub fn render(&self, messages: &[Value], tools: &Value, add_generation_prompt: bool) -> Result<String, String> {
         self.render_marked(messages, tools, add_generation_prompt).map(|rendered| rendered.text)
     }
@@ -79,16 +80,19 @@ impl ChatTemplate {
         if self.marks_answers && (messages.iter().any(jinja::holds_marks) || jinja::holds_marks(tools)) {
             return Err("the text holds U+FDD0 or U+FDD1, which are not characters".to_owned());
         }
-        let render = || {
+        let mut output = Output::default();
+        let mut render = || {
             // Absent is not none in Jinja: templates ask `tools is not none`, so the two are always given.
-            self.environment.get_template(NAME)?.render(context! {
+            let values = context! {
                 messages => Serde(messages),
                 tools => Serde(tools),
                 documents => (),
                 add_generation_prompt,
-            })
+            };
+            self.environment.get_template(NAME)?.render_captured_to(values, &mut output).map(drop)
         };
-        let text = render().map_err(|error| jinja::reason(&error))?;
+        render().map_err(|error| jinja::reason(&error))?;
+        let text = String::from_utf8(output.0).map_err(|error| error.to_string())?;
         if !self.marks_answers {
             return Ok(Rendered { text, answers: None });
         }

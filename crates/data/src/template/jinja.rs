@@ -12,6 +12,8 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+use super::{limits, python};
+
 pub(super) fn environment(now: SystemTime) -> Environment<'static> {
     let mut environment = Environment::new();
     let mut syntax = SyntaxConfig::builder();
@@ -19,7 +21,9 @@ pub(super) fn environment(now: SystemTime) -> Environment<'static> {
     if let Ok(syntax) = syntax.build() {
         environment.set_syntax(syntax);
     }
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(python::method);
+    limits::apply(&mut environment);
+    environment.add_filter("trim", python::trim);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("mark_generation", mark_generation);
     environment.add_function("strftime_now", move |format: String| strftime(now, &format));
@@ -30,7 +34,14 @@ pub(super) fn environment(now: SystemTime) -> Environment<'static> {
 
 /// The message a user should see: what the template raised, or what Jinja could not do.
 pub(super) fn reason(error: &Error) -> String {
-    let mut text = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+    let mut text = match error.kind() {
+        ErrorKind::OutOfFuel => "it takes too many steps: its loops do not end".to_owned(),
+        ErrorKind::WriteFailure => {
+            let cause = std::error::Error::source(error);
+            cause.map_or_else(|| error.to_string(), std::string::ToString::to_string)
+        }
+        _ => error.detail().map_or_else(|| error.to_string(), str::to_owned),
+    };
     if let Some(line) = error.line() {
         let _ = write!(text, " (template line {line})");
     }
@@ -139,7 +150,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
         None if compact => value.serialize(&mut Serializer::new(&mut out)),
         None => value.serialize(&mut Serializer::with_formatter(&mut out, Spaced)),
         Some(width) => {
-            let spaces = vec![b' '; width];
+            let spaces = vec![b' '; limits::check_width(width)?];
             let pretty = PrettyFormatter::with_indent(&spaces);
             value.serialize(&mut Serializer::with_formatter(&mut out, pretty))
         }
@@ -213,6 +224,16 @@ mod tests {
         let (text, spans) = take_marks("a\u{FDD0}b\u{FDD1}\u{FDD1}c\u{FDD0}\u{FDD1}\u{FDD0}d");
         assert_eq!(text, "abcd");
         assert_eq!(spans, std::iter::once(1..2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn white_space_is_pythons() {
+        check("[{{ '\u{1f}\u{a0} a \u{1c}\u{85}'.strip() }}]", "[a]");
+        check("[{{ '\u{1f} a\u{1d} ' | trim }}{{ '\u{1f}b'.lstrip() }}{{ 'c\u{1e}'.rstrip() }}]", "[abc]");
+        check("{{ 'a\u{1c}b c'.split() | join('+') }} {{ '\u{1f}'.isspace() }}", "a+b+c True");
+        check("[{{ 'xxax'.strip('x') }}{{ 'yby' | trim('y') }}{{ ' d\u{200b}' | trim }}]", "[abd\u{200b}]");
+        check("{{ 'a\nb\n\nc' | indent(2) }}|{{ 'a\nb' | indent(width=1, first=true) }}", "a\n  b\n\n  c| a\n b");
+        check("{{ '%s=%d' | format('a', 3) }} {{ '{}-{:>3}'.format(1, 'b') }}", "a=3 1-  b");
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct Piece {
 impl<'a> Encoder<'a> {
     pub fn new(tokenizer: &'a Tokenizer, format: RowFormat, options: &Options) -> Result<Self, DataError> {
         let fallback = match (format, tokenizer.chat_template()) {
-            (RowFormat::Messages | RowFormat::Conversations | RowFormat::Pairs, None) => {
+            (RowFormat::Messages | RowFormat::Conversations | RowFormat::PromptMessages | RowFormat::Pairs, None) => {
                 Some(tokenizer.built_in_template(FALLBACK).map_err(|_| no_eos(tokenizer))?)
             }
             _ => None,
@@ -74,7 +74,9 @@ impl<'a> Encoder<'a> {
             }
             Content::SourceTarget { .. } => {
                 let Sample::PromptResponse { prompt, response } = self.format.read(row)? else {
-                    return Err(DataError::NoResponse { at: row.at.clone() });
+                    // A source is one text; what comes before its question has no place in it.
+                    let (column, reason) = ("system, history or turns", "this task has one source and one target");
+                    return Err(DataError::NotRendered { at: row.at.clone(), column, reason });
                 };
                 Ok(EncodedRow::SourceTarget {
                     source: self.encode_text(&row.at, &prompt)?.tokens,
@@ -104,7 +106,7 @@ impl<'a> Encoder<'a> {
             (Sample::Messages { messages, tools, .. }, Some(template)) => {
                 mask::conversation(tokenizer, template, at, &messages, &tools)
             }
-            (Sample::Messages { .. }, None) => Err(no_eos(tokenizer)),
+            (Sample::Messages { .. }, None) => Err(DataError::NeedsTemplate { at: at.clone() }),
             (Sample::Pair(_), _) => Err(DataError::OnlyPairs { at: at.clone() }),
         }
     }

@@ -8,8 +8,10 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::error::{DataError, Place};
-use crate::template::{ChatTemplate, Rendered};
+use crate::format::{CALLS, is_learnt};
+use crate::template::{ChatTemplate, Rendered, strip};
 use crate::tokenize::{Encoded, Tokenizer};
+use crate::visible::visible;
 
 /// Tokens with, for each, whether the model is to learn to produce it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -77,17 +79,19 @@ fn answer_spans(
     messages: &[Value],
     tools: &Value,
 ) -> Result<(String, Vec<Range<usize>>), DataError> {
+    let refused = |reason: String| DataError::Render { at: at.clone(), reason: visible(&reason).into_owned() };
     let render = |count: usize, prompt: bool| {
         let text = template.render(&messages[..count], tools, prompt);
-        text.map_err(|reason| DataError::Render { at: at.clone(), reason })
+        text.map_err(refused)
     };
     let whole = template.render_marked(messages, tools, false);
-    let Rendered { text: full, answers } = whole.map_err(|reason| DataError::Render { at: at.clone(), reason })?;
+    let Rendered { text: full, answers } = whole.map_err(refused)?;
+    check_calls(template, at, messages, tools, &full)?;
     if let Some(answers) = answers {
-        return Ok((full, answers));
+        return Ok((full, of_learnt_turns(answers, at, messages)?));
     }
     let mut spans: Vec<Range<usize>> = Vec::new();
-    for turn in (0..messages.len()).filter(|&i| messages[i]["role"] == "assistant") {
+    for turn in (0..messages.len()).filter(|&i| is_learnt(&messages[i])) {
         let not_incremental = || DataError::NotIncremental { at: at.clone(), turn: turn + 1 };
         let prompted = render(turn, true)?;
         let start = if full.starts_with(&prompted) {
@@ -110,11 +114,51 @@ fn answer_spans(
     Ok((full, spans))
 }
 
+/// Turns that call tools must be written by the template, or the model would learn to say nothing instead.
+fn check_calls(
+    template: &ChatTemplate,
+    at: &Place,
+    messages: &[Value],
+    tools: &Value,
+    full: &str,
+) -> Result<(), DataError> {
+    for column in CALLS {
+        if !messages.iter().any(|message| message.get(column).is_some()) {
+            continue;
+        }
+        let without = |message: &Value| {
+            let mut message = message.clone();
+            message.as_object_mut().map(|message| message.remove(column));
+            message
+        };
+        let without: Vec<Value> = messages.iter().map(without).collect();
+        if template.render(&without, tools, false).is_ok_and(|text| text == full) {
+            let reason = "the chat template does not write it";
+            return Err(DataError::NotRendered { at: at.clone(), column, reason });
+        }
+    }
+    Ok(())
+}
+
+/// Of the stretches that a template marks, those of turns that are to be learnt.
+fn of_learnt_turns(marked: Vec<Range<usize>>, at: &Place, messages: &[Value]) -> Result<Vec<Range<usize>>, DataError> {
+    let learnt: Vec<bool> = messages.iter().filter(|message| message["role"] == "assistant").map(is_learnt).collect();
+    if learnt.iter().all(|learnt| *learnt) {
+        return Ok(marked);
+    }
+    if marked.len() != learnt.len() {
+        let reason =
+            "the chat template does not mark one stretch for each answer, so it cannot be told which to leave out";
+        return Err(DataError::NotRendered { at: at.clone(), column: "weight", reason });
+    }
+    Ok(marked.into_iter().zip(learnt).filter_map(|(answer, learnt)| learnt.then_some(answer)).collect())
+}
+
 /// Where an answer begins if the full text does not hold the generation prompt: that of reasoning models opens a thought,
 /// and answers without one do not. The header is what the two have in common, as far as the answer's own text.
 fn start_behind_header(full: &str, before: &str, prompted: &str, content: &str) -> Option<usize> {
     let (turn, prompt) = (full.strip_prefix(before)?, prompted.strip_prefix(before)?);
-    let content = content.trim();
+    let content = strip(content);
     let head = &turn[..turn.find(content).filter(|_| !content.is_empty())?];
     let common = head.chars().zip(prompt.chars()).take_while(|(a, b)| a == b);
     let header: usize = common.map(|(a, _)| a.len_utf8()).sum();

@@ -35,7 +35,7 @@ pub(crate) fn producer_bytes(workers: usize) -> u64 {
 pub(crate) struct RawRow {
     pub at: RowAt,
     /// Which encoder it is for.
-    pub source: usize,
+    pub encoder: usize,
     pub row: Result<Row, DataError>,
 }
 
@@ -160,6 +160,7 @@ impl<'a, S: RowReader> Producer<'a, S> {
                     return Ok(None);
                 }
                 self.tally.finish()?;
+                self.tally.counts.other_side = self.reader.other_side();
                 let last = self.underway.cutter.close(&mut self.group, &mut self.tally.counts);
                 return Ok(last.then_some(&self.group));
             }
@@ -224,7 +225,7 @@ impl<'a, S: RowReader> Producer<'a, S> {
 fn encode(raw: RawRow, encoders: &[Encoder<'_>]) -> Encoded {
     match raw.row {
         Ok(row) => {
-            let encoded = encoders[raw.source].encode(&row);
+            let encoded = encoders[raw.encoder].encode(&row);
             Encoded { at: raw.at, place: Some(row.at), row: encoded }
         }
         Err(error) => Encoded { at: raw.at, place: None, row: Err(error) },

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
 use crate::format::RowFormat;
+use crate::visible::visible;
 
 /// What to do with rows that cannot be read or tokenised.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,8 +41,10 @@ impl std::ops::Deref for Summary {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
-    /// Good and bad ones, those held out not counted.
+    /// Good and bad ones, those of the other side not counted.
     pub rows: u64,
+    /// Rows that are on the other side of a division (`Options::hold_out`).
+    pub other_side: u64,
     pub truncated: u64,
     pub skipped: u64,
     /// Pairs left out because their two sides are the same (`Content::Pairs`).
@@ -57,6 +60,7 @@ pub struct Counts {
 impl Counts {
     pub(crate) fn add(&mut self, other: &Counts) {
         self.rows += other.rows;
+        self.other_side += other.other_side;
         self.truncated += other.truncated;
         self.skipped += other.skipped;
         self.identical += other.identical;
@@ -98,7 +102,7 @@ impl Tally {
         if self.counts.bad_first.len() < NAMED_MAX {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
-            self.counts.bad_first.push(line.chars().take(NAME_CHARS_MAX).collect());
+            self.counts.bad_first.push(visible(line).chars().take(NAME_CHARS_MAX).collect());
         }
         self.first.get_or_insert(error);
         if let BadRows::Share(share) = self.policy {

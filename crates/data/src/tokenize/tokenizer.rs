@@ -196,6 +196,12 @@ impl Tokenizer {
         self.vocab_size
     }
 
+    /// The bytes that each token id stands for in a text, 0 for special tokens: what a loss per token is divided by to give
+    /// bits per byte.
+    pub fn byte_lengths(&self) -> Vec<u32> {
+        lengths::decoded(&self.inner, self.vocab_size)
+    }
+
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }

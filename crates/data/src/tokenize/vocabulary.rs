@@ -49,7 +49,7 @@ pub struct VocabularyOptions {
     pub kind: VocabularyKind,
     /// Special tokens, bytes and pieces together.
     pub vocab_size: usize,
-    /// The end of sequence; also used for padding.
+    /// The end of sequence, unless the template ends turns with another token; also used for padding.
     pub end: String,
     /// Further tokens that are never split, in this order behind the end.
     pub specials: Vec<String>,
@@ -157,11 +157,11 @@ fn count(
     // Every n-th row, so that a limit takes from all of the data. Packed files hold more than their size says; the limit
     // itself holds in any case.
     let every = (source.bytes() / limit.max(1)).max(1);
-    let (mut batch, mut batch_bytes, mut format) = (Vec::new(), 0, None);
+    let (mut batch, mut batch_bytes, mut problem) = (Vec::new(), 0, None);
     for (index, row) in (0u64..).zip(source.all()) {
         let texts = match row {
             Ok(_) if index % every != 0 => continue,
-            Ok(row) => texts_of(&row, &mut format),
+            Ok(row) => texts_of(&row),
             Err(error) => Err(error),
         };
         so_far.rows += 1;
@@ -170,7 +170,10 @@ fn count(
                 batch_bytes += texts.iter().map(String::len).sum::<usize>();
                 batch.extend(texts);
             }
-            Err(error) if error.is_bad_row() && format.is_some() => so_far.bad_rows += error.rows_lost(),
+            Err(error) if error.is_bad_row() => {
+                so_far.bad_rows += error.rows_lost();
+                problem = problem.or(Some(error));
+            }
             Err(error) => return Err(error),
         }
         let enough = so_far.text_bytes + batch_bytes as u64 >= limit;
@@ -189,16 +192,15 @@ fn count(
     so_far.text_bytes += batch_bytes as u64;
     (so_far.words, so_far.dropped) = (words.len(), words.dropped());
     progress(so_far);
-    Ok((words, so_far))
+    match problem {
+        Some(problem) if words.is_empty() => Err(problem),
+        _ => Ok((words, so_far)),
+    }
 }
 
-/// All that a row says. The first row decides what the rows are.
-fn texts_of(row: &Row, format: &mut Option<RowFormat>) -> Result<Vec<String>, DataError> {
-    let format = match *format {
-        Some(format) => format,
-        None => *format.insert(RowFormat::detect(row)?),
-    };
-    Ok(match format.read(row)? {
+/// All that a row says, whatever the rows before it were: files of several formats make one vocabulary.
+fn texts_of(row: &Row) -> Result<Vec<String>, DataError> {
+    Ok(match RowFormat::detect(row)?.read_any(row)? {
         Sample::Text(text) => vec![text],
         Sample::PromptResponse { prompt, response } => vec![prompt, response],
         Sample::Messages { messages, .. } => {

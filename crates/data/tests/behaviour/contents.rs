@@ -222,7 +222,7 @@ fn training_and_held_out_rows_share_opened_sources() {
     for content in CONTENTS {
         let folder = Folder::new();
         let files = write_files(&folder, "rows", &rows_of(content, 9000), 2500);
-        let side = |held| Options { hold_out: Some(HoldOut { every: 10, held }), ..options_for(content) };
+        let side = |held| Options { hold_out: Some(HoldOut { share: 0.1, seed: 5, held }), ..options_for(content) };
         let sources = Sources::open(vec![source(&files)], &side(false)).expect("opens");
         let (_, format, explained) = sources.formats().next().expect("one source");
         assert!(explained.starts_with(format.name()), "{explained}");

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use plimsoll_data::{
     Amount, Capacity, Content, Cursor, DataError, Dataset, Example, Feed, FeedOptions, IntoSources, MicroBatch,
-    Options, PerStream, Source, StreamCapacity, TokenStream, UpdateHead, Weighted,
+    Options, PerStream, StreamCapacity, TokenStream, UpdateHead, Weighted,
 };
 use serde_json::{Value, json};
 
-use crate::fixtures::{Folder, plain_tokenizer};
+use crate::fixtures::{self, Folder, plain_tokenizer};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -37,8 +37,8 @@ pub fn write_files(folder: &Folder, name: &str, rows: &[Value], per_file: usize)
     rows.chunks(per_file).enumerate().map(write).collect()
 }
 
-pub fn source(files: &[String]) -> Weighted {
-    Weighted::alone(Source::open(files).expect("opens"))
+pub fn source(files: &[impl AsRef<Path>]) -> Weighted {
+    Weighted::alone(fixtures::open(files).expect("opens"))
 }
 
 pub fn make(mode: Mode, sources: impl IntoSources, cache: &Path, options: &Options) -> Result<Dataset, DataError> {

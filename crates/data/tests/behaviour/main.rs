@@ -1,9 +1,11 @@
 //! What the crate promises, from files to examples.
 
+mod arrow;
 mod bad_rows;
 mod caching;
 mod chat_parity;
 mod choosing;
+mod columns;
 mod contents;
 mod damage;
 mod fed;
@@ -18,6 +20,8 @@ mod resuming;
 mod shapes;
 mod sources;
 mod streaming;
+mod tables;
 mod template_damage;
 mod tokenizers;
+mod turns;
 mod vocabularies;

@@ -93,7 +93,7 @@ fn unreadable_files_are_named() {
     };
     check(&folder.path().join("none.jsonl"), &["none.jsonl", "cannot read"]);
     check(folder.path(), &["no data file", "**/*"]);
-    check(&folder.write("a.csv", "x"), &["a.csv", ".jsonl", ".parquet"]);
+    check(&folder.write("a.xlsx", "x"), &["a.xlsx", ".jsonl", ".parquet"]);
     check(&folder.write("a.parquet", "no table"), &["a.parquet", "Parquet", "too few"]);
     check(
         &folder.write("b.jsonl", "{\"text\": \"x\"}\n{\"text\": oops}\n"),

@@ -47,6 +47,35 @@ fn nesting_without_end_is_refused() {
     }
 }
 
+/// A template comes with a model from anywhere: it must neither run without end nor fill the memory.
+#[test]
+fn what_a_template_costs_is_bounded() {
+    let render = |source: &str| {
+        let config = json!({"eos_token": "<|end|>", "chat_template": source});
+        let tokenizer = byte_tokenizer(&[], &config);
+        let messages = [json!({"role": "user", "content": "a".repeat(100_000)})];
+        tokenizer.chat_template().expect("a template").render(&messages, &Value::Null, false)
+    };
+    let check = |source: &str, reason: &str| {
+        let error = render(source).expect_err("too much");
+        assert!(error.contains(reason), "{source}: {error}");
+    };
+    let nested = "{% for i in range(99999) %}".repeat(4) + &"{% endfor %}".repeat(4);
+    check(&nested, "too many steps");
+    check("{{ messages | tojson(indent=4000000000000) }}", "4000000000000");
+    check("{{ 'a\nb' | indent(4000000000000) }}", "4000000000000");
+    check("{{ 'a' | indent(width=4000000000000) }}", "4000000000000");
+    check("{{ [1] | batch(4000000000000, 0) | list }}", "4000000000000");
+    check("{{ [1] | slice(4000000000000) | list }}", "4000000000000");
+    check("{{ '%4000000000000d' | format(1) }}", "width");
+    check("{{ '%*d' | format(4000000000000, 1) }}", "width");
+    check("{{ '{:>4000000000000}'.format(1) }}", "width");
+    check("{{ '{:{}}'.format(1, 4000000000000) }}", "width");
+    check("{{ 'a' * 4000000000000 }}", "too large");
+    check("{% for i in range(9999) %}{{ messages[0].content }}{% endfor %}", "more than 134217728 bytes");
+    assert_eq!(render("{% for i in range(99999) %}{{ 'x' }}{% endfor %}").expect("renders").len(), 99_999);
+}
+
 #[test]
 fn tokens_that_only_the_configuration_lists_are_never_split() {
     let config = json!({"eos_token": "<|end|>", "added_tokens_decoder": {

@@ -35,7 +35,7 @@ fn every_text_survives_both_kinds() {
         let out = folder.path().join(format!("{kind:?}/new"));
         trained.save(&out).expect("saves");
         let tokenizer = Tokenizer::from_folder(&out).expect("loads");
-        assert_eq!(tokenizer.eos_token(), Some("<|endoftext|>"));
+        assert_eq!(tokenizer.eos_token(), Some("<|im_end|>"));
         assert_eq!(
             ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>"].map(|t| tokenizer.token_id(t)),
             [0, 1, 2, 3].map(Some)
@@ -95,6 +95,24 @@ fn what_cannot_be_trained_is_said() {
     assert_eq!(trained.expect("trains").counted.bad_rows, 1);
 }
 
+/// Each row is taken for what it is, whatever those before it were.
+#[test]
+fn files_of_several_formats_make_one_vocabulary() {
+    let folder = Folder::new();
+    let lines = |row: serde_json::Value| format!("{row}\n").repeat(300);
+    let files = [
+        folder.write("a.jsonl", lines(json!({"text": "alpha"}))),
+        folder.write("b.jsonl", lines(json!({"messages": [{"role": "user", "content": "beta"}]}))),
+        folder.write("c.jsonl", lines(json!({"prompt": "gamma", "chosen": "delta", "rejected": "epsilon"}))),
+        folder.write("d.txt", "zeta\n\n".repeat(40)),
+    ];
+    let source = open(&files).expect("opens");
+    let options = VocabularyOptions::new(VocabularyKind::Bpe, 320);
+    let trained = train_tokenizer(&source, &options, &mut |_| {}).expect("trains");
+    assert_eq!((trained.counted.rows, trained.counted.bad_rows), (940, 0));
+    assert_eq!(trained.counted.words, 6);
+}
+
 #[test]
 fn every_built_in_template_can_be_trained_for() {
     let folder = Folder::new();
@@ -113,5 +131,29 @@ fn every_built_in_template_can_be_trained_for() {
         let expected = text(&own);
         assert_eq!(expected, text(&own.with_template(name).expect("is there")), "{name}");
         assert_eq!(expected.answers.as_deref().map(<[_]>::len), Some(1), "{name}");
+        // A model that ends its turn must be taken to have stopped.
+        let tokenizer = Tokenizer::from_bytes("own", json.as_bytes(), Some(config)).expect("loads");
+        assert_eq!(tokenizer.eos_token(), tokenizer.chat_template().expect("a template").end_of_turn(), "{name}");
+        assert!(config.contains("\"pad_token\": \"<|endoftext|>\""), "{config}");
+    }
+}
+
+/// Whatever the vocabulary, the bytes of a text's tokens are the text's.
+#[test]
+fn byte_lengths_add_up_to_the_text() {
+    let folder = Folder::new();
+    let source = open(&[rows(&folder, 200)]).expect("opens");
+    for (kind, vocab_size) in [(VocabularyKind::Bpe, 400), (VocabularyKind::Unigram, 500)] {
+        let trained = train_tokenizer(&source, &VocabularyOptions::new(kind, vocab_size), &mut |_| {}).expect("trains");
+        let [(_, json), (_, config)] = trained.files();
+        let tokenizer = Tokenizer::from_bytes("own", json.as_bytes(), Some(config)).expect("loads");
+        let lengths = tokenizer.byte_lengths();
+        assert_eq!(lengths.len(), tokenizer.vocab_size());
+        assert_eq!(tokenizer.eos_id().map(|eos| lengths[eos as usize]), Some(0), "{kind:?}");
+        for text in ["May she float?", " two  spaces\nand a line", "größer 漢字 👍 \u{1}", "<0x0A>", ""] {
+            let ids = tokenizer.encode(text, false).expect("encodes");
+            let bytes: u32 = ids.iter().map(|id| lengths[*id as usize]).sum();
+            assert_eq!(bytes as usize, text.len(), "{kind:?}: {text:?} {ids:?}");
+        }
     }
 }

@@ -49,6 +49,9 @@ pub enum Mask {
 pub const QUERY_TILE: usize = 64;
 pub const KEY_TILE: usize = 64;
 
+/// Queries that have sums over distances of their own where blocks of threads work side by side.
+pub const DISTANCE_TILE: usize = 16;
+
 /// Inputs: the operands of `layout`, then `cu_seqlens` of the queries and, unless `Fused`, `cu_seqlens` of the keys, then
 /// with `bias` a table `[q heads, max_length + max_keys - 1] f32`. Outputs `out [N, q·head_dim], lse [N, q]`.
 ///
@@ -110,16 +113,16 @@ impl Attention {
 
     /// Sums over distances that one head has before they are added up. A sequence of `q` queries and `k` keys has
     /// `q + k - 1` distances; those of all sequences lie one behind another, sequence `i` at `q_start + k_start`. Where
-    /// each tile of queries has sums of its own (`per_tile`), a tile has up to `k + QUERY_TILE - 1` of them, tile `t` of
-    /// sequence `i` at [`Attention::tile_sums_at`].
+    /// each tile of queries has sums of its own (`per_tile`), a tile of [`DISTANCE_TILE`] has `k + DISTANCE_TILE - 1` of
+    /// them, those of sequence `i` from [`Attention::tile_sums_at`].
     pub fn distance_sums(&self, queries: usize, keys: usize, sequences: usize, per_tile: bool) -> usize {
         if per_tile { self.tile_sums_at(queries, keys, sequences) } else { queries + keys }
     }
 
-    /// Where the sums of a sequence's tiles begin. All before it have `ceil(q / 64)·(k + 63)` of them, which is at most
-    /// `q·max_keys / 64 + q + k + 63` for each: no sequence reaches into the next, and nobody has to count.
+    /// Where the sums of a sequence's tiles begin. All before it have `ceil(q / 16)·(k + 15)` of them, which is at most
+    /// `q·max_keys / 16 + q + k + 15` for each: no sequence reaches into the next, and nobody has to count.
     pub fn tile_sums_at(&self, q_start: usize, k_start: usize, sequence: usize) -> usize {
-        q_start * self.max_keys / QUERY_TILE + q_start + k_start + QUERY_TILE * sequence
+        q_start * self.max_keys / DISTANCE_TILE + q_start + k_start + DISTANCE_TILE * sequence
     }
 
     /// Columns of each operand.
@@ -288,7 +291,7 @@ mod tests {
             let (mut q_start, mut k_start) = (0, 0);
             for (sequence, (queries, keys)) in lengths.into_iter().enumerate() {
                 let begin = op.tile_sums_at(q_start, k_start, sequence);
-                let needed = queries.div_ceil(QUERY_TILE) * (keys + QUERY_TILE - 1);
+                let needed = queries.div_ceil(DISTANCE_TILE) * (keys + DISTANCE_TILE - 1);
                 (q_start, k_start) = (q_start + queries, k_start + keys);
                 assert!(begin + needed <= op.tile_sums_at(q_start, k_start, sequence + 1), "{queries} x {keys}");
             }

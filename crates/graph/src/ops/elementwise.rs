@@ -1,4 +1,4 @@
-//! Sums and dropout.
+//! Sums, multiples and dropout.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::{Backward, GraphError, Node, Role, Value, Work};
@@ -30,6 +30,37 @@ impl OpRule for Add {
         let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
         pass.accumulate(node.inputs[0], dy)?;
         pass.accumulate(node.inputs[1], dy)
+    }
+}
+
+/// `factor·x`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scale {
+    pub factor: f32,
+}
+
+impl OpRule for Scale {
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 1)?;
+        Ok(vec![Value { role: Role::Activation, ..same_as(inputs[0]) }])
+    }
+
+    fn aliases(&self) -> Vec<Alias> {
+        vec![Alias::May { output: 0, input: 0 }]
+    }
+
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(io.outputs[0].shape.elements() as f64, io.bytes())
+    }
+
+    fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
+        let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
+        let dx = pass.emit_one(self.clone(), &[dy], node.inputs[0])?;
+        pass.accumulate(node.inputs[0], dx)
     }
 }
 

@@ -3,11 +3,13 @@
 use crate::op::{Alias, Io, OpRule, expect_inputs, rows_of, same_as};
 use crate::{BackendTraits, Backward, DType, GraphError, Node, Value, Work};
 
-/// Inputs `table [V, D], tokens [N]`; output `[N, D]` in the given type, times `scale`.
+/// Inputs `table [V, D], tokens [N]`; output `[N, D]` in the given type, times `scale`. A `padding` token gives its row no
+/// gradient.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embed {
     pub dtype: DType,
     pub scale: f32,
+    pub padding: Option<u32>,
 }
 
 impl OpRule for Embed {
@@ -27,17 +29,21 @@ impl OpRule for Embed {
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         let (table, tokens) = (node.inputs[0], node.inputs[1]);
         match pass.grad(node.outputs[0]) {
-            Some(dx) if pass.trainable(table) => pass
-                .accumulate_parameter(table, |grad| (EmbedGrad { scale: self.scale }.into(), vec![dx, tokens, grad])),
+            Some(dx) if pass.trainable(table) => {
+                let op = EmbedGrad { scale: self.scale, padding: self.padding };
+                pass.accumulate_parameter(table, |grad| (op.into(), vec![dx, tokens, grad]))
+            }
             _ => Ok(()),
         }
     }
 }
 
-/// Inputs `dx [N, D], tokens [N], d_table [V, D]`; output the table's gradient with `scale·dx` added, tokens in order.
+/// Inputs `dx [N, D], tokens [N], d_table [V, D]`; output the table's gradient with `scale·dx` added, tokens
+/// in order, `padding` left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedGrad {
     pub scale: f32,
+    pub padding: Option<u32>,
 }
 
 impl OpRule for EmbedGrad {

@@ -11,21 +11,27 @@ mod linear;
 mod loss;
 mod norm;
 mod optimizer;
+mod position_bias;
 mod rope;
 mod rows;
 mod score;
 
 pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
 pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Columns, added_inside};
-pub use attention::{Attention, AttentionGrad, Heads, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
+pub use attention::{Attention, AttentionGrad, DISTANCE_TILE, Heads, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
 pub use cached::{CacheWrite, CachedAttention};
-pub use elementwise::{Add, Dropout};
+pub use elementwise::{Add, Dropout, Scale};
 pub use embedding::{Embed, EmbedGrad};
 pub use layer_norm::{LayerNorm, LayerNormGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
 pub use loss::{LastLogits, LossGrad, VocabLoss};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
-pub use optimizer::{AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN, Sgd, SgdOptimizer};
+pub use optimizer::{
+    ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,
+    Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings,
+    NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
+};
+pub use position_bias::{PositionBias, PositionBiasGrad};
 pub use rope::Rope;
 pub use rows::{LastRows, LastRowsGrad};
 pub use score::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};

@@ -1,17 +1,18 @@
-//! What Llama and the families that follow it have in common: one stack of blocks with attention and a gated MLP, under
+//! What Llama and the families that follow it have in common: one stack of blocks with attention and an MLP, under
 //! the same names.
 
 use plimsoll_graph::StreamId;
 use plimsoll_graph::ops::{Activation, Heads, Mask};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
+use super::rope::{rope, rope_keys};
 use super::{ConfigKeys, Family};
 use crate::ModelError;
 use crate::architecture::{
     Architecture, AttentionModule, Block, Branch, BranchClasses, Embedding, Keys, MlpModule, Module, Norm, Projection,
     QkNorm, Residual, Stack, VocabularyHead,
 };
-use crate::rotary::{RopeScaling, Rotary};
+use crate::rotary::Rotary;
 
 /// Where such families differ. A family begins with what Llama has and changes what it has otherwise.
 pub(super) struct Decoder {
@@ -20,7 +21,7 @@ pub(super) struct Decoder {
     pub(super) windows: Vec<Option<usize>>,
     pub(super) qkv_bias: bool,
     pub(super) out_bias: bool,
-    pub(super) mlp_bias: bool,
+    pub(super) mlp: Mlp,
     pub(super) qk_norm: Option<QkNorm>,
     pub(super) activation: Activation,
     /// What is multiplied with `q·k`.
@@ -29,86 +30,119 @@ pub(super) struct Decoder {
     pub(super) attention_softcap: Option<f32>,
     pub(super) logit_softcap: Option<f32>,
     pub(super) embedding_scale: f32,
+    /// Whether the embedded tokens are normalised before the first block.
+    pub(super) normed_embedding: bool,
     /// Norms before attention, behind it, before the MLP, behind it.
     pub(super) norms: [Option<&'static str>; 4],
     pub(super) norm_eps: f32,
+    /// Whether norms have learned factors.
+    pub(super) norm_weight: bool,
     pub(super) norm_offset: f32,
+    /// Standard deviation of random weights of attention's output, where it is not that of all others.
+    pub(super) out_std: Option<f32>,
     pub(super) rotary: Rotary,
     pub(super) tied: bool,
-    pub(super) max_position: usize,
+}
+
+/// The MLP's matrices.
+pub(super) enum Mlp {
+    /// `gate_proj`, `up_proj` and `down_proj`.
+    Gated { bias: bool },
+    /// Two of these names.
+    Plain { up: &'static str, down: &'static str },
 }
 
 impl Decoder {
-    /// What Llama's configuration says, with the default of `rope_theta` that its family has.
-    pub(super) fn new(keys: &ConfigKeys, default_theta: f64) -> Result<Self, ModelError> {
+    /// What a configuration says in Llama's words.
+    pub(super) fn new(keys: &ConfigKeys) -> Result<Self, ModelError> {
         let hidden_size = keys.required("hidden_size")?;
         let query = keys.required("num_attention_heads")?;
         let kv = keys.count("num_key_value_heads")?.unwrap_or(query);
         let head_dim = keys.count("head_dim")?.unwrap_or(hidden_size / query);
         if query % kv != 0 {
             return Err(ModelError::Config(format!(
-                "{query} attention heads cannot share {kv} key-value heads evenly"
+                "{query} attention heads cannot share {kv} key-value heads evenly; set `num_key_value_heads`"
             )));
         }
         if head_dim == 0 || head_dim % 2 != 0 {
             return Err(ModelError::Config(format!("`head_dim` must be even and positive, found {head_dim}")));
         }
-        let (theta, scaling) = rope(keys, default_theta)?;
+        keys.refuse_dropout("attention_dropout")?;
+        let (theta, scaling) = rope(keys)?;
         Ok(Self {
             heads: Heads { query, kv, head_dim },
             windows: vec![None; keys.required("num_hidden_layers")?],
             qkv_bias: false,
             out_bias: false,
-            mlp_bias: keys.flag("mlp_bias", false)?,
+            mlp: Mlp::Gated { bias: false },
             qk_norm: None,
-            activation: activation(keys, "hidden_act", "silu")?,
+            activation: activation(keys.text("hidden_act").unwrap_or("silu"), "hidden_act")?,
             scale: 1.0 / (head_dim as f32).sqrt(),
             attention_softcap: None,
             logit_softcap: None,
             embedding_scale: 1.0,
+            normed_embedding: false,
             norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
-            norm_eps: keys.number("rms_norm_eps", 1e-6)? as f32,
+            norm_eps: keys.number("rms_norm_eps")? as f32,
+            norm_weight: true,
             norm_offset: 0.0,
-            rotary: Rotary { dims: head_dim, theta, scaling },
-            tied: keys.flag("tie_word_embeddings", false)?,
-            max_position: keys.count("max_position_embeddings")?.unwrap_or(32_768),
+            out_std: None,
+            rotary: Rotary { dims: head_dim, theta, scaling, reversed: false },
+            tied: keys.flag("tie_word_embeddings")?,
         })
     }
 
     fn norm(&self, name: &'static str) -> Norm {
-        Norm { name, eps: self.norm_eps, weight: true, offset: self.norm_offset }
+        Norm { name, eps: self.norm_eps, weight: self.norm_weight, offset: self.norm_offset }
     }
 
     fn attention(&self, d: usize, window: Option<usize>) -> Module {
         let (q, kv) = (self.heads.query_cols(), self.heads.kv_cols());
-        let projection =
-            |name, layers, in_features, bias| Projection { name, module: "self_attn", layers, in_features, bias };
+        let input = Projection {
+            bias: self.qkv_bias,
+            ..Projection::new("qkv", "self_attn", &[("q_proj", q), ("k_proj", kv), ("v_proj", kv)], d)
+        };
+        let output = Projection {
+            bias: self.out_bias,
+            stds: self.out_std.into_iter().collect(),
+            ..Projection::new("out", "self_attn", &[("o_proj", d)], q)
+        };
         Module::Attention(AttentionModule {
             heads: self.heads,
-            input: projection("qkv", vec![("q_proj", q), ("k_proj", kv), ("v_proj", kv)], d, self.qkv_bias),
-            output: projection("out", vec![("o_proj", d)], q, self.out_bias),
+            input,
+            output,
             keys: Keys::Own,
             qk_norm: self.qk_norm,
             rotary: true,
             mask: Mask::Causal { window },
             scale: self.scale,
             softcap: self.attention_softcap,
+            position_bias: false,
         })
     }
 
     fn mlp(&self, d: usize, f: usize) -> Module {
-        let projection =
-            |name, layers, in_features| Projection { name, module: "mlp", layers, in_features, bias: self.mlp_bias };
+        let (input, output, bias) = match self.mlp {
+            Mlp::Gated { bias } => (
+                Projection::new("gate_up", "mlp", &[("gate_proj", f), ("up_proj", f)], d),
+                Projection::new("down", "mlp", &[("down_proj", d)], f),
+                bias,
+            ),
+            Mlp::Plain { up, down } => {
+                (Projection::new("up", "mlp", &[(up, f)], d), Projection::new("down", "mlp", &[(down, d)], f), false)
+            }
+        };
         Module::Mlp(MlpModule {
-            input: projection("gate_up", vec![("gate_proj", f), ("up_proj", f)], d),
-            output: projection("down", vec![("down_proj", d)], f),
+            input: Projection { bias, ..input },
+            output: Projection { bias, ..output },
             activation: self.activation,
-            gated: true,
+            gated: matches!(self.mlp, Mlp::Gated { .. }),
         })
     }
 
     pub(super) fn build(self, keys: &ConfigKeys, family: &'static Family) -> Result<Architecture, ModelError> {
         let (d, f) = (keys.required("hidden_size")?, keys.required("intermediate_size")?);
+        let vocab_size = keys.required("vocab_size")?;
         let branch = |before: Option<&'static str>, module, after: Option<&'static str>, classes| Branch {
             norm: before.map_or(Norm { weight: false, ..self.norm("") }, |name| self.norm(name)),
             module,
@@ -125,64 +159,60 @@ impl Decoder {
         };
         Ok(Architecture {
             family,
-            vocab_size: keys.required("vocab_size")?,
+            vocab_size,
             hidden_size: d,
-            embedding: Embedding { name: "model.embed_tokens.weight", scale: self.embedding_scale },
+            embedding: Embedding {
+                name: "model.embed_tokens.weight",
+                scale: self.embedding_scale,
+                padding: keys.token("pad_token_id", vocab_size)?,
+            },
             stacks: vec![Stack {
                 stream: StreamId::MAIN,
                 module: "model.layers",
                 prefix: "",
                 blocks: self.windows.iter().map(block).collect(),
-                input_norm: None,
+                input_norm: self.normed_embedding.then(|| self.norm("model.embed_norm")),
                 final_norm: self.norm("model.norm"),
+                position_bias: None,
             }],
-            head: VocabularyHead { name: "lm_head.weight", tied: self.tied, softcap: self.logit_softcap },
+            head: VocabularyHead { name: "lm_head.weight", tied: self.tied, softcap: self.logit_softcap, scale: 1.0 },
             rotary: Some(self.rotary),
-            max_position: self.max_position,
-            initializer_range: keys.number("initializer_range", 0.02)? as f32,
-            source: Json::Null,
+            max_position: keys.required("max_position_embeddings")?,
+            dropout: 0.0,
+            decoder_start: None,
+            initializer_range: keys.number("initializer_range")? as f32,
+            source: keys.with(self.resolved(keys)),
         })
+    }
+
+    /// The keys whose values are not those given, or of which there are two spellings.
+    fn resolved(&self, keys: &ConfigKeys) -> Vec<(&'static str, Json)> {
+        let Heads { kv, head_dim, .. } = self.heads;
+        let mut resolved = vec![("num_key_value_heads", json!(kv)), ("head_dim", json!(head_dim))];
+        resolved.extend(rope_keys(self.rotary.theta, self.rotary.scaling));
+        if keys.has("layer_types") {
+            let kind = |window: &Option<usize>| if window.is_some() { "sliding_attention" } else { "full_attention" };
+            resolved.push(("layer_types", self.windows.iter().map(kind).collect()));
+        }
+        if keys.present("use_sliding_window") == Some(&Json::Bool(false)) {
+            resolved.push(("sliding_window", Json::Null));
+        }
+        resolved
     }
 }
 
-pub(super) fn activation(keys: &ConfigKeys, key: &str, default: &str) -> Result<Activation, ModelError> {
-    match keys.text(key).unwrap_or(default) {
+/// The activation of that name, which stands under a key.
+pub(super) fn activation(name: &str, key: &str) -> Result<Activation, ModelError> {
+    match name {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu" => Ok(Activation::Gelu),
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
-        other => {
-            Err(ModelError::Config(format!("`{key}: {other}` is not supported; use silu, gelu or gelu_pytorch_tanh")))
-        }
+        "relu" => Ok(Activation::Relu),
+        "relu2" => Ok(Activation::Relu2),
+        other => Err(ModelError::Config(format!(
+            "`{key}: {other}` is not supported; use silu, gelu, gelu_pytorch_tanh, relu or relu2"
+        ))),
     }
-}
-
-/// Frequencies: `rope_theta` and `rope_scaling` in older files, both inside `rope_parameters` in newer ones.
-fn rope(keys: &ConfigKeys, default_theta: f64) -> Result<(f64, RopeScaling), ModelError> {
-    let theta = keys.number("rope_theta", default_theta)?;
-    let nested = match keys.section("rope_parameters")? {
-        Some(nested) => Some(nested),
-        None => keys.section("rope_scaling")?,
-    };
-    let Some(rope) = nested else { return Ok((theta, RopeScaling::None)) };
-    let theta = rope.number("rope_theta", theta)?;
-    let kind = rope.text("rope_type").or_else(|| rope.text("type")).unwrap_or("default");
-    let factor = rope.number("factor", 1.0)?;
-    let scaling = match kind {
-        "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor },
-        "llama3" => RopeScaling::Llama3 {
-            factor,
-            low_freq_factor: rope.number("low_freq_factor", 1.0)?,
-            high_freq_factor: rope.number("high_freq_factor", 4.0)?,
-            original_max_position: rope.number("original_max_position_embeddings", 8192.0)?,
-        },
-        other => {
-            return Err(ModelError::Config(format!(
-                "rope scaling `{other}` is not supported; use default, linear or llama3"
-            )));
-        }
-    };
-    Ok((theta, scaling))
 }
 
 /// The window of each layer: as `layer_types` says, else of those that are `windowed`.

@@ -5,11 +5,14 @@ mod gemma2;
 mod keys;
 mod llama;
 mod mistral;
+mod nanochat;
 mod qwen;
+mod rope;
+mod t5;
 
 use serde_json::Value as Json;
 
-pub(crate) use keys::ConfigKeys;
+use keys::ConfigKeys;
 
 use crate::{Architecture, ModelError};
 
@@ -29,12 +32,15 @@ impl std::fmt::Debug for Family {
 }
 
 /// Every family there is.
-pub static FAMILIES: [Family; 5] = [
+pub static FAMILIES: [Family; 8] = [
     Family { model_type: "llama", class: "Llama", describe: llama::describe },
     Family { model_type: "mistral", class: "Mistral", describe: mistral::describe },
     Family { model_type: "qwen2", class: "Qwen2", describe: qwen::describe_2 },
     Family { model_type: "qwen3", class: "Qwen3", describe: qwen::describe_3 },
     Family { model_type: "gemma2", class: "Gemma2", describe: gemma2::describe },
+    Family { model_type: "nanochat", class: "NanoChat", describe: nanochat::describe },
+    Family { model_type: "t5", class: "T5", describe: t5::describe },
+    Family { model_type: "mt5", class: "MT5", describe: t5::describe_multilingual },
 ];
 
 impl Family {
@@ -63,25 +69,19 @@ impl Architecture {
 
     /// Accepts what `config.json` holds; `family` may stand for `model_type`.
     pub fn from_value(json: Json) -> Result<Self, ModelError> {
-        let Json::Object(object) = &json else {
+        let Json::Object(mut object) = json else {
             return Err(ModelError::Config("the top level must be an object".into()));
         };
-        let keys = ConfigKeys::new(object);
-        let family = Family::named(
-            keys.text("model_type")
-                .or_else(|| keys.text("family"))
-                .ok_or_else(|| ModelError::Config("`model_type` is missing".into()))?,
-        )?;
-        let described = (family.describe)(&keys, family)?;
-        Ok(Self { source: with_family_names(&json, family), ..described })
+        let named = object.get("model_type").or_else(|| object.get("family")).and_then(Json::as_str);
+        let family = Family::named(named.ok_or_else(|| ModelError::Config("`model_type` is missing".into()))?)?;
+        object.retain(|key, _| key != "family" && key != "init");
+        object.insert("model_type".into(), family.model_type.into());
+        let described = (family.describe)(&ConfigKeys::complete(&object, family), family)?;
+        let class = if described.streams() > 1 { "ConditionalGeneration" } else { "CausalLM" };
+        let mut source = described.source.clone();
+        if source.get("architectures").is_none() {
+            source["architectures"] = Json::Array(vec![family.class_for(class).into()]);
+        }
+        Ok(Self { source, ..described })
     }
-}
-
-fn with_family_names(json: &Json, family: &Family) -> Json {
-    let mut object = json.as_object().cloned().unwrap_or_default();
-    object.remove("family");
-    object.remove("init");
-    object.insert("model_type".into(), family.model_type.into());
-    object.entry("architectures").or_insert_with(|| Json::Array(vec![family.class_for("CausalLM").into()]));
-    Json::Object(object)
 }

@@ -6,12 +6,12 @@ use crate::architecture::QkNorm;
 use crate::{Architecture, ModelError};
 
 fn qwen(keys: &ConfigKeys) -> Result<Decoder, ModelError> {
-    let decoder = Decoder::new(keys, 1_000_000.0)?;
+    let decoder = Decoder::new(keys)?;
     // Files carry a window that is switched off unless they say otherwise.
-    if !keys.flag("use_sliding_window", false)? {
+    if !keys.flag("use_sliding_window")? {
         return Ok(decoder);
     }
-    let first = keys.number("max_window_layers", 0.0)? as usize;
+    let first = keys.number("max_window_layers")? as usize;
     let windows = windows(keys, decoder.windows.len(), keys.count("sliding_window")?, |layer| layer >= first)?;
     Ok(Decoder { windows, ..decoder })
 }
@@ -21,7 +21,7 @@ pub(super) fn describe_2(keys: &ConfigKeys, family: &'static Family) -> Result<A
 }
 
 pub(super) fn describe_3(keys: &ConfigKeys, family: &'static Family) -> Result<Architecture, ModelError> {
-    let (bias, decoder) = (keys.flag("attention_bias", false)?, qwen(keys)?);
+    let (bias, decoder) = (keys.flag("attention_bias")?, qwen(keys)?);
     let norm = QkNorm { eps: decoder.norm_eps, weight: true, offset: 0.0, after_rotary: false };
     Decoder { qkv_bias: bias, out_bias: bias, qk_norm: Some(norm), ..decoder }.build(keys, family)
 }

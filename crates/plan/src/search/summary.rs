@@ -84,10 +84,11 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                 bound_by: candidate.step.bound_by(),
             },
             alternatives: self.alternatives(Some(candidate))?,
+            next_gib: Vec::new(),
         })
     }
 
-    fn tokens_per_s(&self, candidate: &Candidate) -> f64 {
+    pub(super) fn tokens_per_s(&self, candidate: &Candidate) -> f64 {
         (self.request.sequences * self.request.max_length.main()) as f64 / candidate.step.seconds
     }
 

@@ -236,7 +236,7 @@ impl<'s> Builder<'s> {
         let mut forward = Forward { graph: Graph::new(), pool: Vec::new() };
         let table = self.parameter(&mut forward.graph, "table", &[vocabulary, width]);
         let tokens = self.input(&mut forward.graph, "tokens");
-        forward.push(Embed { dtype, scale: 1.0 }, &[table, tokens], &[Class("a")]);
+        forward.push(Embed { dtype, scale: 1.0, padding: None }, &[table, tokens], &[Class("a")]);
         let draws = &self.sketch.draws;
         for (index, draw) in draws.iter().enumerate() {
             forward.graph.set_layer(Some(index as u32 * layers / draws.len() as u32));

@@ -42,12 +42,17 @@ fn value(node: &Node, key: &'static Key, path: &str) -> Result<(), Failure> {
     match (key.form, &node.value) {
         // Nothing where nothing is required means "not set".
         (Form::Leaf(_), Tree::Null) if key.default.is_none() => Ok(()),
-        (Form::Section(_) | Form::Optional(_) | Form::Counts, Tree::Null) => Ok(()),
+        (Form::Section(_) | Form::Optional(_) | Form::List(_) | Form::Counts, Tree::Null) => Ok(()),
         (Form::Leaf(kind), _) => kind.read(node, path).map(|_| ()),
         (Form::Counts, Tree::Map(entries)) => entries.iter().try_for_each(|entry| {
             let path = joined(path, &entry.key);
             Kind::FROM_ZERO.read(&entry.node, &path).map(|_| ())
         }),
+        (Form::List(below), Tree::List(items)) => {
+            let mut numbered = items.iter().enumerate();
+            numbered.try_for_each(|(index, item)| value_of_list(item, below, &format!("{path}[{index}]")))
+        }
+        (Form::List(_), _) => Err(wrong(node, path, &key.form.allowed())),
         (Form::Counts, _) => Err(wrong(node, path, "a mapping of names to numbers of layers")),
         (Form::Section(below) | Form::Optional(below) | Form::Either(_, below), Tree::Map(_)) => {
             section(node, below, path)
@@ -61,6 +66,13 @@ fn value(node: &Node, key: &'static Key, path: &str) -> Result<(), Failure> {
                 if below.keys.is_empty() { "empty".to_owned() } else { format!("a mapping of {}", listed(below)) };
             Err(wrong(node, path, &allowed))
         }
+    }
+}
+
+fn value_of_list(item: &Node, below: &'static Section, path: &str) -> Result<(), Failure> {
+    match &item.value {
+        Tree::Map(_) => section(item, below, path),
+        _ => Err(wrong(item, path, &format!("a mapping of {}", listed(below)))),
     }
 }
 

@@ -3,11 +3,65 @@
 use plimsoll_data::Classes;
 
 use super::kind::Range;
-use super::schema::{boolean, budget, classes, integer, number, sources, text, texts, up_to, word};
+use super::schema::{boolean, budget, classes, integer, number, optional, sources, text, texts, up_to, word};
 use super::section::section;
 use super::size::Budget;
 use super::sources::SourceEntry;
 use super::words::{DataFormat, DataMode, Overlong};
+
+section! {
+    /// The name that each known column has in the files.
+    pub struct ColumnsConfig {
+        /// A whole text.
+        text: Option<String> = text();
+        /// A question, as a text or a list of {role, content}.
+        prompt: Option<String> = text(), also ["field_instruction"];
+        /// Its answer, likewise.
+        response: Option<String> = text(), also ["completion", "field_output"];
+        /// A question to which `input` belongs.
+        instruction: Option<String> = text();
+        /// What an instruction is about.
+        input: Option<String> = text(), also ["field_input"];
+        /// A conversation, a list of {role, content}.
+        messages: Option<String> = text(), also ["field_messages"];
+        /// A conversation, a list of {from, value}.
+        conversations: Option<String> = text();
+        /// Instructions for the whole conversation.
+        system: Option<String> = text(), also ["field_system"];
+        /// Earlier turns, a list of [prompt, response].
+        history: Option<String> = text();
+        /// Tools that may be called.
+        tools: Option<String> = text();
+        /// The preferred answer.
+        chosen: Option<String> = text();
+        /// The other answer.
+        rejected: Option<String> = text();
+        /// The class of a row.
+        label: Option<String> = text();
+    }
+}
+
+impl ColumnsConfig {
+    /// Known columns with the names they have, those that were given.
+    pub fn given(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let names = [
+            ("text", &self.text),
+            ("prompt", &self.prompt),
+            ("response", &self.response),
+            ("instruction", &self.instruction),
+            ("input", &self.input),
+            ("messages", &self.messages),
+            ("conversations", &self.conversations),
+            ("system", &self.system),
+            ("history", &self.history),
+            ("tools", &self.tools),
+            ("chosen", &self.chosen),
+            ("rejected", &self.rejected),
+            ("label", &self.label),
+        ];
+        names.into_iter().filter_map(|(known, own)| Some((known, own.as_deref()?)))
+    }
+}
 
 section! {
     pub struct DataConfig {
@@ -16,10 +70,13 @@ section! {
         train: Vec<SourceEntry> = sources(), also ["path"];
         /// Evaluation files.
         eval: Vec<String> = texts(), also ["validation", "test"];
-        /// Fraction of the training rows held out for evaluation, instead of `data.eval`.
+        /// Fraction of the training rows held out for evaluation, instead of `data.eval`: a random share by `seed`, exact
+        /// to one row.
         eval_split: Option<f64> = number(Range::BETWEEN), also ["val_set_size"];
-        /// Columns of a row; `auto` detects them.
+        /// Columns of a row; `auto` detects them, for each file by itself.
         format: DataFormat = word::<DataFormat>(), default "auto";
+        /// Columns that are called otherwise in the files, as in {prompt: question, response: answer}.
+        columns: Option<ColumnsConfig> = optional::<ColumnsConfig>(), also ["field", "column_mapping"];
         /// The classes of `task: classification`: how many, or their names.
         classes: Classes = classes(), also ["num_labels"];
         /// The most tokens of a sequence; memory grows with it.

@@ -32,6 +32,10 @@ pub enum Kind {
     Classes,
     /// One path, a list of them, or a list of paths with weights.
     Sources,
+    /// Bytes.
+    Size,
+    /// Bytes a second.
+    Rate,
     Budget,
     /// A budget, or one for each kind of device.
     HostBudget,
@@ -50,6 +54,7 @@ pub struct Range {
 impl Range {
     pub const ABOVE_ZERO: Self = Self::new(0.0, f64::INFINITY).above_min();
     pub const FROM_ZERO: Self = Self::new(0.0, f64::INFINITY);
+    pub const ABOVE_ONE: Self = Self::new(1.0, f64::INFINITY).above_min();
     /// From 0 to 1, both allowed.
     pub const FRACTION: Self = Self::new(0.0, 1.0);
     /// From 0 to below 1.
@@ -57,7 +62,7 @@ impl Range {
     /// Between 0 and 1, neither allowed.
     pub const BETWEEN: Self = Self::new(0.0, 1.0).above_min().below_max();
 
-    const fn new(min: f64, max: f64) -> Self {
+    pub const fn new(min: f64, max: f64) -> Self {
         Self { min, max, above_min: false, below_max: false }
     }
 
@@ -135,6 +140,8 @@ impl Kind {
             Self::Texts => "a string or a list of strings".to_owned(),
             Self::Classes => "the number of classes or a list of their names".to_owned(),
             Self::Sources => sources::ALLOWED.to_owned(),
+            Self::Size => "a size such as 8GiB".to_owned(),
+            Self::Rate => "a rate such as 400GB/s".to_owned(),
             Self::Budget | Self::HostBudget => "a size, a percentage or `auto`".to_owned(),
             Self::Span => "a fraction of the run (below 1) or a whole number of steps".to_owned(),
         }
@@ -191,6 +198,8 @@ impl Kind {
                 Value::Texts(items.iter().map(text).collect::<Option<_>>()?)
             }
             (Self::Texts, _) => Value::Texts(vec![text(node)?]),
+            (Self::Size, _) => Value::Integer(bytes_in(&text(node)?)?),
+            (Self::Rate, Tree::Text(rate)) => Value::Integer(bytes_in(rate.strip_suffix("/s")?)?),
             (Self::Classes, Tree::Number { integer, .. }) => {
                 let count = u32::try_from((*integer)?).ok()?;
                 Value::Classes(Classes::Count((1..=CLASSES_MAX).contains(&count).then_some(count)?))
@@ -224,6 +233,13 @@ fn text(node: &Node) -> Option<String> {
         Tree::Text(text) if !text.trim().is_empty() => Some(text.clone()),
         Tree::Number { text, .. } => Some(text.clone()),
         Tree::Bool(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+fn bytes_in(text: &str) -> Option<u64> {
+    match Budget::parse(text) {
+        Ok(Budget::Bytes(bytes)) => Some(bytes),
         _ => None,
     }
 }

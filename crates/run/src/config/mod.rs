@@ -17,6 +17,7 @@
 
 mod check;
 mod data;
+mod device;
 mod kind;
 mod layers;
 mod method;
@@ -39,10 +40,11 @@ mod tests;
 mod words;
 mod yaml;
 
+pub use device::{DeviceChoice, DeviceFigures};
 pub use layers::{Flag, Overrides, Source, load};
 pub use method::{Lora, Method, Targets};
 pub use model::ModelSource;
-pub use optimizer::Length;
+pub use optimizer::{Length, OptimizerConfig};
 pub use origin::Origin;
 pub use reference::{KeyReference, reference};
 pub use render::quoted;
@@ -50,4 +52,6 @@ pub use resolved::{OriginRow, Resolved};
 pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
-pub use words::{BaseFormat, DataFormat, DataMode, Goal, Init, Mode, Overlong, Precision, ScheduleName, StateStorage};
+pub use words::{
+    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, ScheduleName, StateStorage,
+};

@@ -1,11 +1,17 @@
 //! `optimizer` and `schedule`.
 
-use super::kind::Range;
+use plimsoll_graph::ops::{self, AdafactorSettings, MomentumRamp, MuonSettings};
+use plimsoll_graph::{self as graph, OptimizerSettings};
+use plimsoll_models::GroupDescription;
+
+use super::kind::{Kind, Range};
 use super::reader::Reader;
-use super::schema::{OPTIMIZER_NAMES, count, number, numbers, span, word, word_of};
-use super::section::section;
+use super::schema::{
+    Form, OPTIMIZER_NAMES, boolean, count, list, number, numbers, section, span, texts, word, word_of,
+};
+use super::section::{List, section};
 use super::size::Span;
-use super::words::{ScheduleName, StateStorage};
+use super::words::{MuonScale, ScheduleName, StateStorage};
 use crate::failure::Failure;
 
 section! {
@@ -16,17 +22,138 @@ section! {
         lr: f64 = number(Range::ABOVE_ZERO), default "2e-5", also ["learning_rate"];
         /// Decoupled weight decay.
         weight_decay: f64 = number(Range::FROM_ZERO), default "0.01";
-        /// AdamW's decay rates of the first and second moment.
-        betas: [f64; 2] = numbers(2, Range::BELOW_ONE), default "[0.9, 0.999]",
+        /// Whether norms and biases decay too.
+        decay_norms: bool = boolean(), default "false";
+        /// Decay rates of the first and second moment: [0.9, 0.999] if unset, for Lion [0.9, 0.99].
+        betas: Option<[f64; 2]> = numbers(2, Range::BELOW_ONE),
             also ["adam_beta1", "adam_beta2", "beta1", "beta2"];
-        /// Added to the denominator of AdamW.
-        eps: f64 = number(Range::ABOVE_ZERO), default "1e-8", also ["adam_epsilon"];
-        /// Momentum of SGD.
+        /// Added to AdamW's denominator, 1e-8 if unset, or to Adafactor's squares, 1e-30 if unset.
+        eps: Option<f64> = number(Range::ABOVE_ZERO), also ["adam_epsilon"];
+        /// Momentum of SGD, 0 if unset, or of Muon, 0.95 if unset.
         momentum: Option<f64> = number(Range::BELOW_ONE);
         /// How the optimizer's state is stored.
         state: StateStorage = word::<StateStorage>(), default "fp32";
+        /// Settings of Muon alone.
+        muon: MuonConfig = section::<MuonConfig>();
+        /// Settings of Adafactor alone, as transformers names them.
+        adafactor: AdafactorConfig = section::<AdafactorConfig>();
+        /// Parameters with settings of their own: the first group whose `match` fits has them, and what it does not set is
+        /// as above.
+        groups: List<GroupConfig> = list::<GroupConfig>();
     }
     then Self::checked;
+}
+
+section! {
+    /// Parameters with settings of their own.
+    pub struct GroupConfig {
+        /// Hugging Face names; `*` matches any characters.
+        patterns as "match": Vec<String> = texts();
+        /// The update rule.
+        name: Option<String> = word_of(&OPTIMIZER_NAMES), also ["type"];
+        /// The highest learning rate.
+        lr: Option<f64> = number(Range::ABOVE_ZERO), also ["learning_rate"];
+        /// Decoupled weight decay.
+        weight_decay: Option<f64> = number(Range::FROM_ZERO);
+        /// Decay rates of the first and second moment.
+        betas: Option<[f64; 2]> = numbers(2, Range::BELOW_ONE);
+        /// Added to the denominator.
+        eps: Option<f64> = number(Range::ABOVE_ZERO);
+        /// Momentum of SGD or Muon.
+        momentum: Option<f64> = number(Range::BELOW_ONE);
+    }
+}
+
+section! {
+    pub struct MuonConfig {
+        /// Whether the step looks ahead along the momentum.
+        nesterov: bool = boolean(), default "true";
+        /// How steps grow with a matrix: `original` by its shape, `match-adamw` to AdamW's size.
+        scale: MuonScale = word::<MuonScale>(), default "original";
+        /// Momentum of the first update, from which it grows evenly to `optimizer.momentum`.
+        momentum_start: Option<f64> = number(Range::BELOW_ONE);
+        /// Updates over which the momentum grows.
+        momentum_updates: u64 = count(), default "300";
+    }
+}
+
+section! {
+    pub struct AdafactorConfig {
+        /// The rate follows from the update alone, whatever `optimizer.lr` is.
+        relative_step: bool = boolean(), default "false";
+        /// That rate begins near zero.
+        warmup_init: bool = boolean(), default "false";
+        /// Rates are multiples of each matrix's size.
+        scale_parameter: bool = boolean(), default "false";
+        /// Updates are clipped to this root mean square.
+        clip_threshold: f64 = number(Range::ABOVE_ZERO), default "1.0";
+        /// Exponent by which the mean of squares grows longer.
+        decay_rate: f64 = Form::Leaf(Kind::Number(Range::new(-1.0, 0.0))), default "-0.8";
+        /// Decay rate of a mean of steps; none is kept if unset.
+        beta1: Option<f64> = number(Range::BELOW_ONE);
+    }
+}
+
+impl OptimizerConfig {
+    /// The settings that hold where no group says otherwise.
+    pub fn settings(&self, state: graph::StateStorage) -> OptimizerSettings {
+        let Self { muon, adafactor, .. } = self;
+        OptimizerSettings {
+            betas: self.betas,
+            eps: self.eps,
+            weight_decay: self.weight_decay,
+            momentum: self.momentum,
+            state,
+            muon: MuonSettings {
+                nesterov: muon.nesterov,
+                scale: match muon.scale {
+                    MuonScale::Original => ops::MuonScale::Original,
+                    MuonScale::MatchAdamW => ops::MuonScale::MatchRmsAdamW,
+                },
+                ramp: muon.momentum_start.map(|from| MomentumRamp { from, updates: muon.momentum_updates }),
+            },
+            adafactor: AdafactorSettings {
+                relative_step: adafactor.relative_step,
+                warmup_init: adafactor.warmup_init,
+                scale_parameter: adafactor.scale_parameter,
+                clip_threshold: adafactor.clip_threshold,
+                decay_rate: adafactor.decay_rate,
+                beta1: adafactor.beta1,
+                ..AdafactorSettings::default()
+            },
+        }
+    }
+
+    /// All parameters that no group has.
+    pub fn rest(&self, state: graph::StateStorage) -> GroupDescription {
+        GroupDescription {
+            patterns: Vec::new(),
+            optimizer: self.name.clone(),
+            lr: self.lr,
+            settings: self.settings(state),
+            decay_vectors: self.decay_norms,
+        }
+    }
+
+    pub fn described_groups(&self, state: graph::StateStorage) -> Vec<GroupDescription> {
+        let described = |group: &GroupConfig| {
+            let all = self.settings(state);
+            GroupDescription {
+                patterns: group.patterns.clone(),
+                optimizer: group.name.clone().unwrap_or_else(|| self.name.clone()),
+                lr: group.lr.unwrap_or(self.lr),
+                settings: OptimizerSettings {
+                    betas: group.betas.or(all.betas),
+                    eps: group.eps.or(all.eps),
+                    weight_decay: group.weight_decay.unwrap_or(all.weight_decay),
+                    momentum: group.momentum.or(all.momentum),
+                    ..all
+                },
+                decay_vectors: self.decay_norms,
+            }
+        };
+        self.groups.0.iter().map(described).collect()
+    }
 }
 
 section! {
@@ -43,6 +170,10 @@ section! {
         last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio"];
         /// Where `constant-linear` begins to decay: a fraction of the run or a number of updates; 0.8 if unset.
         decay_start: Option<Span> = span();
+        /// The power of what is left of the run that `polynomial` follows; 1 if unset.
+        power: Option<f64> = number(Range::ABOVE_ZERO);
+        /// Updates behind the warm-up after which `inverse-sqrt` is at 0.71; as many as the warm-up has, or 10,000, if unset.
+        timescale: Option<u64> = count();
     }
     one_of &[&["epochs", "steps"]];
     then Self::checked;
@@ -58,11 +189,11 @@ pub enum Length {
 impl OptimizerConfig {
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
         match (self.name.as_str(), section.node("momentum")) {
-            ("sgd", _) | (_, None) => Ok(self),
+            ("sgd" | "muon", _) | (_, None) => Ok(self),
             (_, Some(node)) => Err(Failure::config_at(
                 "optimizer.momentum",
                 &node.origin,
-                format!("`optimizer.momentum` applies to `sgd`, but the optimizer is `{}`", self.name),
+                format!("`optimizer.momentum` applies to `sgd` and `muon`, but the optimizer is `{}`", self.name),
             )
             .hint("use the first of `optimizer.betas` instead")),
         }
@@ -79,14 +210,18 @@ impl ScheduleConfig {
     }
 
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
-        match section.node("decay_start") {
-            Some(node) if self.name != ScheduleName::ConstantLinear => Err(Failure::config_at(
-                "schedule.decay_start",
-                &node.origin,
-                format!("`schedule.decay_start` applies to `constant-linear`, but the schedule is `{}`", self.name),
-            )
-            .hint("remove it, or set `schedule.name` to `constant-linear`")),
-            _ => Ok(self),
+        for (key, suits) in [
+            ("decay_start", ScheduleName::ConstantLinear),
+            ("power", ScheduleName::Polynomial),
+            ("timescale", ScheduleName::InverseSqrt),
+        ] {
+            if let (Some(node), true) = (section.node(key), self.name != suits) {
+                let path = format!("schedule.{key}");
+                let message = format!("`{path}` applies to `{suits}`, but the schedule is `{}`", self.name);
+                return Err(Failure::config_at(&path, &node.origin, message)
+                    .hint(format!("remove it, or set `schedule.name` to `{suits}`")));
+            }
         }
+        Ok(self)
     }
 }

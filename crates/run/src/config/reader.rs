@@ -54,6 +54,15 @@ impl<'a> Reader<'a> {
         Ok(below.node.is_some().then_some(below))
     }
 
+    /// The mappings of a list; none where it was not given.
+    pub fn items(&self, name: &str) -> Result<Vec<Self>, Failure> {
+        let path = joined(&self.path, name);
+        let Some(Form::List(section)) = self.section.key(name).map(|key| key.form) else { return Err(mismatch(&path)) };
+        let Some(Tree::List(items)) = self.node(name).map(|node| &node.value) else { return Ok(Vec::new()) };
+        let numbered = items.iter().enumerate();
+        Ok(numbered.map(|(index, node)| Self { node: Some(node), section, path: format!("{path}[{index}]") }).collect())
+    }
+
     /// The names and counts of a free mapping, where one was given.
     pub fn counts(&self, name: &str) -> Result<Option<Vec<(String, u64)>>, Failure> {
         let Some(node) = self.node(name) else { return Ok(None) };

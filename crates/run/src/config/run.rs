@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::data::DataConfig;
+use super::device::{DeviceChoice, DeviceFigures};
 use super::kind::{Kind, Range};
 use super::method::{Method, MethodKeys};
 use super::model::{ModelKeys, ModelSource};
@@ -14,7 +15,7 @@ use super::schema::{
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
-use super::words::{BaseFormat, Goal, Init, Mode, Precision};
+use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision};
 use crate::failure::Failure;
 
 section! {
@@ -49,14 +50,16 @@ section! {
         eval: EvalConfig = section::<EvalConfig>();
         /// Checkpoints.
         save: SaveConfig = section::<SaveConfig>();
+        /// What to do about updates that would do harm.
+        guard: GuardConfig = section::<GuardConfig>();
         /// Seed of everything random.
         seed: u64 = from_zero(), default "42";
         /// The run folder; runs/NAME if unset.
         out: Option<PathBuf> = text(), also ["output_dir"];
         /// The name of the run; the run file's name if unset.
         name: Option<String> = text(), also ["run_name"];
-        /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU.
-        device: String = text(), default "auto";
+        /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU, or {memory, tflops, bandwidth} of any other.
+        device: DeviceChoice = either::<DeviceFigures>(Kind::Text), default "auto";
         /// Whether GPU schedules are recorded and replayed (compiled) or run operator by operator (eager).
         mode: Mode = word::<Mode>(), default "compiled";
         /// Memory decisions pinned by the user; the planner makes the others.
@@ -99,12 +102,26 @@ section! {
 
 section! {
     pub struct SaveConfig {
-        /// Save a checkpoint every N updates; at the end only if unset.
+        /// Save a checkpoint every N updates.
         every: Option<u64> = count(), also ["save_steps"];
+        /// The longest time in minutes without a checkpoint; `none` saves by `save.every` only.
+        minutes: Option<f64> = number_or_none(Range::ABOVE_ZERO), default "30";
         /// Number of most recent checkpoints to keep.
         keep: u64 = count(), default "2", also ["save_total_limit"];
-        /// Metric by which the best checkpoint is kept beside the most recent ones.
+        /// Metric whose best checkpoint is saved at every evaluation that improves it, and kept beside the most recent ones.
         best: Option<String> = word_of(&["loss"]), also ["metric_for_best_model"];
+    }
+}
+
+section! {
+    /// Updates whose loss or gradient is not a number, or whose loss is far above the usual one.
+    pub struct GuardConfig {
+        /// Stop the run with the last good state saved, or skip the data of such an update.
+        action: GuardAction = word::<GuardAction>(), default "stop";
+        /// Updates that may be skipped in a run; one more stops it.
+        limit: u64 = from_zero(), default "10";
+        /// A loss above this multiple of the usual one counts too; `none` never.
+        spike: Option<f64> = number_or_none(Range::ABOVE_ONE), default "none";
     }
 }
 

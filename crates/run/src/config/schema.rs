@@ -40,6 +40,8 @@ pub enum Form {
     Optional(&'static Section),
     /// A single value or a mapping.
     Either(Kind, &'static Section),
+    /// A list of mappings.
+    List(&'static Section),
     /// A mapping of free names to counts.
     Counts,
 }
@@ -78,7 +80,7 @@ impl Form {
     pub fn section(self) -> Option<&'static Section> {
         match self {
             Self::Section(section) | Self::Optional(section) | Self::Either(_, section) => Some(section),
-            Self::Leaf(_) | Self::Counts => None,
+            Self::Leaf(_) | Self::List(_) | Self::Counts => None,
         }
     }
 
@@ -87,6 +89,7 @@ impl Form {
         match self {
             Self::Leaf(kind) => kind.allowed(),
             Self::Either(kind, _) => format!("{} or a mapping", kind.allowed()),
+            Self::List(below) => format!("a list of mappings of {}", below.names().join(", ")),
             Self::Counts => "a mapping of names to numbers of layers".to_owned(),
             Self::Section(_) | Self::Optional(_) => "a mapping".to_owned(),
         }
@@ -191,6 +194,14 @@ pub const fn word_of(words: &'static [&'static str]) -> Form {
     Form::Leaf(Kind::Word(words))
 }
 
+pub const fn size() -> Form {
+    Form::Leaf(Kind::Size)
+}
+
+pub const fn rate() -> Form {
+    Form::Leaf(Kind::Rate)
+}
+
 pub const fn classes() -> Form {
     Form::Leaf(Kind::Classes)
 }
@@ -213,6 +224,10 @@ pub const fn span() -> Form {
 
 pub const fn section<T: Keys>() -> Form {
     Form::Section(T::SECTION)
+}
+
+pub const fn list<T: Keys>() -> Form {
+    Form::List(T::SECTION)
 }
 
 pub const fn optional<T: Keys>() -> Form {

@@ -35,6 +35,16 @@ impl<T: FromValue> Field for Option<T> {
     }
 }
 
+/// The mappings of a list.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct List<T>(pub Vec<T>);
+
+impl<T: Keys> Field for List<T> {
+    fn read_field(section: &Reader<'_>, name: &str) -> Result<Self, Failure> {
+        section.items(name)?.iter().map(T::read).collect::<Result<_, _>>().map(Self)
+    }
+}
+
 impl Field for Option<BTreeMap<String, u64>> {
     fn read_field(section: &Reader<'_>, name: &str) -> Result<Self, Failure> {
         section.counts(name).map(|counts| counts.map(BTreeMap::from_iter))

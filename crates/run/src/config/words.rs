@@ -54,6 +54,11 @@ words!(
 );
 
 words!(
+    /// What is done about an update that would do harm.
+    GuardAction { Stop = "stop", Skip = "skip" }
+);
+
+words!(
     /// How frozen weights are stored. `Auto`: in the precision of the run.
     BaseFormat {
         Auto = "auto",
@@ -77,6 +82,7 @@ words!(
         Auto = "auto",
         Text = "text",
         PromptResponse = "prompt-response",
+        PromptMessages = "prompt-messages",
         Messages = "messages",
         Conversations = "conversations",
         Pairs = "pairs",
@@ -99,8 +105,12 @@ words!(ScheduleName {
     Constant = "constant",
     Linear = "linear",
     Cosine = "cosine",
+    Polynomial = "polynomial",
+    InverseSqrt = "inverse-sqrt",
     OneCycle = "onecycle",
     ConstantLinear = "constant-linear",
 });
+
+words!(MuonScale { Original = "original", MatchAdamW = "match-adamw" });
 
 words!(Mode { Compiled = "compiled", Eager = "eager" });

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Amount, BadRows, Capacity, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong, Row,
-    RowFormat, StorageMode, Tokenizer, quickstart,
+    Amount, BadRows, Capacity, ColumnNames, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong,
+    Row, RowFormat, StorageMode, Tokenizer, quickstart,
 };
 use plimsoll_train::{Model, Task, TrainError, data_bytes};
 
@@ -81,13 +81,13 @@ pub fn open(
         return Err(Failure::config("`data.train` is missing")
             .hint("set it to the file or files to train on, as in data: {train: train.jsonl}"));
     }
-    let options = options(resolved, task.content());
+    let options = options(context, task.content())?;
     if matches!(data.train.as_slice(), [SourceEntry { path, .. }] if path == BUILT_IN) {
         return built_in(resolved, &options);
     }
     let folder = tokenizer_folder(resolved, model)?;
     let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
-    let hold = |held| data.eval_split.map(|share| HoldOut { every: (1.0 / share).round().max(2.0) as u64, held });
+    let hold = |held| data.eval_split.map(|share| HoldOut { share, seed: resolved.run.seed, held });
     let wrong_source = |error| data_sources(error, resolved);
     let sources = storage::sources(&data.train, &options).map_err(wrong_source)?;
     let formats = report::formats(&sources);
@@ -95,6 +95,8 @@ pub fn open(
     let store = storage::Store { context, tokenizer: &tokenizer };
     let of_training = Options { hold_out: hold(false), ..options.clone() };
     let (train, stored) = store.open(sources, &of_training, true, observer).map_err(wrong_source)?;
+    let left = context.host_bytes.saturating_sub(train.resident_bytes());
+    let options = Options { memory_bytes_max: Some(left), ..options };
     let eval = match (held, data.eval.is_empty()) {
         (Some(sources), _) => {
             held_out(store.open(sources, &Options { hold_out: hold(true), ..options.clone() }, false, observer))?
@@ -120,7 +122,7 @@ pub fn open_eval(
 ) -> Result<(Dataset, Vec<DetectedFormat>), Failure> {
     let resolved = context.resolved;
     let data = &resolved.run.data;
-    let options = options(resolved, task.content());
+    let options = options(context, task.content())?;
     if data.eval.is_empty() && matches!(data.train.as_slice(), [SourceEntry { path, .. }] if path == BUILT_IN) {
         let built_in = built_in(resolved, &options)?;
         return Ok((built_in.eval.unwrap_or(built_in.train), built_in.formats));
@@ -134,9 +136,7 @@ pub fn open_eval(
     let file = |path: &String| SourceEntry { path: path.clone(), weight: None };
     let (entries, hold_out) = match (data.eval.is_empty(), data.eval_split) {
         (false, _) => (data.eval.iter().map(file).collect(), None),
-        (true, Some(share)) => {
-            (data.train.clone(), Some(HoldOut { every: (1.0 / share).round().max(2.0) as u64, held: true }))
-        }
+        (true, Some(share)) => (data.train.clone(), Some(HoldOut { share, seed: resolved.run.seed, held: true })),
         (true, None) => {
             return Err(Failure::config(
                 "there is no evaluation data: neither `data.eval` nor `data.eval_split` is set",
@@ -173,14 +173,17 @@ fn held_out(opened: Result<(Dataset, Stored), DataError>) -> Result<Option<Datas
     }
 }
 
-fn options(resolved: &Resolved, content: Content) -> Options {
-    let run = &resolved.run;
+fn options(context: &Context<'_>, content: Content) -> Result<Options, DataError> {
+    let run = &context.resolved.run;
     let mut options = Options::new(content, run.data.max_length as usize);
     options.classes = run.data.classes.clone();
+    options.columns = ColumnNames::new(run.data.columns.iter().flat_map(|columns| columns.given()))?;
+    options.memory_bytes_max = Some(context.host_bytes);
     options.format = match run.data.format {
         DataFormat::Auto => Format::Auto,
         DataFormat::Text => Format::As(RowFormat::Text),
         DataFormat::PromptResponse => Format::As(RowFormat::PromptResponse),
+        DataFormat::PromptMessages => Format::As(RowFormat::PromptMessages),
         DataFormat::Messages => Format::As(RowFormat::Messages),
         DataFormat::Conversations => Format::As(RowFormat::Conversations),
         DataFormat::Pairs => Format::As(RowFormat::Pairs),
@@ -198,7 +201,7 @@ fn options(resolved: &Resolved, content: Content) -> Options {
         1.0 => BadRows::Skip,
         share => BadRows::Share(share),
     };
-    options
+    Ok(options)
 }
 
 fn built_in(resolved: &Resolved, options: &Options) -> Result<RunData, Failure> {

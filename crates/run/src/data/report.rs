@@ -63,7 +63,12 @@ fn counted(name: &str, data: &Dataset) -> String {
     };
     let with_loss = if data.group() > 1 { String::new() } else { format!(", {with_loss} with loss") };
     let first: String = summary.bad_first.iter().map(|line| format!("\n  {line}")).collect();
-    format!("{name}: {sequences} sequences, {tokens} tokens{with_loss}{}{first}", dropped(summary))
+    let divided = match (summary.other_side, data.held_side()) {
+        (0, _) | (_, None) => String::new(),
+        (others, Some(false)) => format!("; {} rows, {others} more held out", summary.rows),
+        (others, Some(true)) => format!("; {} rows held out of {}", summary.rows, summary.rows + others),
+    };
+    format!("{name}: {sequences} sequences, {tokens} tokens{with_loss}{divided}{}{first}", dropped(summary))
 }
 
 fn dropped(summary: &Summary) -> String {

@@ -6,7 +6,7 @@ mod write;
 
 pub use error::WeightError;
 pub use read::{Checkpoint, TensorInfo};
-pub use write::{OutTensor, write_safetensors};
+pub use write::{OutTensor, safetensors_bytes, write_safetensors};
 
-/// Bytes that pass through the host at one time.
-pub(crate) const PIECE_BYTES: usize = 1 << 20;
+/// Bytes that pass through the host at one time: part of what a plan gives the process itself.
+const PIECE_BYTES: usize = 1 << 20;

@@ -12,7 +12,8 @@ use plimsoll_graph::{DType, Shape};
 use plimsoll_plan::Region;
 use safetensors::tensor::{Dtype, Metadata};
 
-use super::WeightError;
+use super::write::stored_as;
+use super::{OutTensor, WeightError};
 use crate::Backend;
 
 /// Headers beyond this are not headers.
@@ -61,6 +62,27 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
+    /// Whether two tensors are both there with different content.
+    pub fn differ(&self, one: &str, other: &str) -> Result<bool, WeightError> {
+        let (Some(one), Some(other)) = (self.tensors.get(one), self.tensors.get(other)) else { return Ok(false) };
+        if (&one.shape, one.dtype) != (&other.shape, other.dtype) {
+            return Ok(true);
+        }
+        let bytes = one.shape.iter().product::<usize>() as u64 * one.dtype.bitsize() as u64 / 8;
+        let (mut left, mut right) = (vec![0; RAW_BYTES], vec![0; RAW_BYTES]);
+        for done in (0..bytes).step_by(RAW_BYTES) {
+            let len = RAW_BYTES.min((bytes - done) as usize);
+            for (info, piece) in [(one, &mut left), (other, &mut right)] {
+                let (path, file) = &self.files[info.file];
+                file.read_exact_at(&mut piece[..len], info.offset + done).map_err(|e| WeightError::read(path, e))?;
+            }
+            if left[..len] != right[..len] {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn add_file(&mut self, path: &Path) -> Result<(), WeightError> {
         let file = File::open(path).map_err(|e| WeightError::read(path, e))?;
         let (header_bytes, metadata) = header(path, &file)?;
@@ -98,6 +120,20 @@ impl Checkpoint {
             return Ok(());
         }
         Err(WeightError::DType { path: path.to_owned(), name: name.to_owned(), dtype: format!("{:?}", info.dtype) })
+    }
+
+    /// Streams a tensor to the place it was written from, as it is. Nothing else may be stored under its name.
+    pub fn load_exactly(&self, tensor: &OutTensor, backend: &mut dyn Backend) -> Result<(), WeightError> {
+        let OutTensor { name, shape, dtype, region } = tensor;
+        let (info, path, file) = self.find(name, shape)?;
+        if info.dtype != stored_as(*dtype) {
+            let (path, dtype) = (path.to_owned(), format!("{:?}", info.dtype));
+            return Err(WeightError::DType { path, name: name.clone(), dtype });
+        }
+        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: *dtype };
+        backend
+            .write_with(*region, &mut |done, place| stored.read(done, place))?
+            .map_err(|e| WeightError::read(path, e))
     }
 
     /// Streams a tensor to its place in the arena, converting on the way.
@@ -167,10 +203,7 @@ impl Stored<'_> {
     }
 
     fn is_direct(&self) -> bool {
-        matches!(
-            (self.dtype, self.wanted),
-            (Dtype::F32, DType::F32) | (Dtype::BF16, DType::BF16) | (Dtype::F16, DType::F16)
-        )
+        self.dtype == stored_as(self.wanted)
     }
 }
 

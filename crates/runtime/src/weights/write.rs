@@ -1,11 +1,11 @@
 //! Writing: the header first, then every tensor straight from the arena.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use plimsoll_graph::{DType, Shape};
 use plimsoll_plan::Region;
+use safetensors::tensor::Dtype;
 use serde_json::{Map, json};
 
 use super::{PIECE_BYTES, WeightError};
@@ -20,39 +20,53 @@ pub struct OutTensor {
     pub region: Region,
 }
 
-/// Writes a safetensors file beside its final place and moves it there once it is complete and on disk.
-pub fn write_safetensors(path: &Path, tensors: &[OutTensor], backend: &dyn Backend) -> Result<(), WeightError> {
-    let partial = path.with_extension("safetensors.partial");
-    let result = write_all(&partial, tensors, backend)
-        .and_then(|()| std::fs::rename(&partial, path).map_err(|e| WeightError::write(path, e)));
-    if result.is_err() {
-        // Leave nothing half-written behind; the first error is the one to report.
-        let _ = std::fs::remove_file(&partial);
-    }
-    result
-}
-
-fn write_all(path: &Path, tensors: &[OutTensor], backend: &dyn Backend) -> Result<(), WeightError> {
+/// Writes a safetensors file, a piece of the arena at a time. `path` is what it is called in errors.
+pub fn write_safetensors(
+    path: &Path,
+    out: &mut dyn Write,
+    tensors: &[OutTensor],
+    backend: &dyn Backend,
+) -> Result<(), WeightError> {
     let io = |e| WeightError::write(path, e);
-    let file = File::create(path).map_err(io)?;
-    let mut out = BufWriter::new(&file);
     let header = header(tensors);
-    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
-    out.write_all(header.as_bytes()).map_err(io)?;
-    let mut piece = vec![0; PIECE_BYTES];
+    out.write_all(&[&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()).map_err(io)?;
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
     for tensor in tensors {
         let mut done = 0;
         while done < tensor.region.bytes {
-            let bytes = PIECE_BYTES.min(tensor.region.bytes - done);
+            // Small tensors go out together.
+            let bytes = (PIECE_BYTES - piece.len()).min(tensor.region.bytes - done);
             let region = Region { offset: tensor.region.offset + done, bytes, ..tensor.region };
-            backend.read(region, &mut piece[..bytes])?;
-            out.write_all(&piece[..bytes]).map_err(io)?;
+            let held = piece.len();
+            piece.resize(held + bytes, 0);
+            backend.read(region, &mut piece[held..])?;
             done += bytes;
+            if piece.len() == PIECE_BYTES {
+                out.write_all(&piece).map_err(io)?;
+                piece.clear();
+            }
         }
     }
-    out.flush().map_err(io)?;
-    drop(out);
-    file.sync_all().map_err(io)
+    out.write_all(&piece).map_err(io)
+}
+
+/// Bytes of the file that [`write_safetensors`] makes.
+pub fn safetensors_bytes(tensors: &[OutTensor]) -> u64 {
+    let data: usize = tensors.iter().map(|tensor| tensor.region.bytes).sum();
+    (8 + header(tensors).len() + data) as u64
+}
+
+/// What the format calls a type.
+pub(super) fn stored_as(dtype: DType) -> Dtype {
+    match dtype {
+        DType::BF16 => Dtype::BF16,
+        DType::F16 => Dtype::F16,
+        DType::F64 => Dtype::F64,
+        DType::I32 => Dtype::I32,
+        DType::U32 => Dtype::U32,
+        DType::U8 => Dtype::U8,
+        DType::F32 => Dtype::F32,
+    }
 }
 
 /// Padded with spaces so that the data begins at a multiple of eight bytes.
@@ -62,16 +76,8 @@ fn header(tensors: &[OutTensor]) -> String {
     let mut offset = 0;
     for tensor in tensors {
         let end = offset + tensor.region.bytes;
-        let dtype = match tensor.dtype {
-            DType::BF16 => "BF16",
-            DType::F16 => "F16",
-            DType::F64 => "F64",
-            DType::I32 => "I32",
-            DType::U32 => "U32",
-            DType::U8 => "U8",
-            DType::F32 => "F32",
-        };
-        let entry = json!({"dtype": dtype, "shape": tensor.shape.dims(), "data_offsets": [offset, end]});
+        let entry =
+            json!({"dtype": stored_as(tensor.dtype), "shape": tensor.shape.dims(), "data_offsets": [offset, end]});
         entries.insert(tensor.name.clone(), entry);
         offset = end;
     }

@@ -8,8 +8,9 @@ use plimsoll_graph::{Class, GraphError};
 use plimsoll_models::{Head, HeadRows, HeadWeight, LossOperands};
 use serde_json::{Map, Value as Json, json};
 
-use super::{Amounts, Task, TaskLacks, name_padding};
-use crate::Metrics;
+use super::padding::name_padding;
+use super::{Amounts, Task, TaskLacks};
+use crate::{Metrics, TextFiles};
 
 /// Cross entropy over a known number of classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,12 +59,12 @@ impl Task for Classification {
         "SEQ_CLS"
     }
 
-    fn complete_config(&self, config: &mut Json) {
+    fn complete_config(&self, config: &mut Json, tokenizer: &mut TextFiles) {
         let numbered = || self.names.iter().enumerate();
         config["id2label"] = numbered().map(|(i, name)| (i.to_string(), json!(name))).collect::<Map<_, _>>().into();
         config["label2id"] = numbered().map(|(i, name)| (name.clone(), json!(i))).collect::<Map<_, _>>().into();
         config["problem_type"] = json!("single_label_classification");
-        name_padding(config);
+        name_padding(config, tokenizer);
     }
 }
 

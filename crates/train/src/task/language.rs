@@ -60,7 +60,7 @@ impl Task for Language {
 
 /// A distribution over the vocabulary at every token; cross entropy.
 #[derive(Debug)]
-struct Vocabulary;
+pub(super) struct Vocabulary;
 
 impl Head for Vocabulary {
     fn rows(&self) -> HeadRows {

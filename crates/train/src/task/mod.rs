@@ -3,20 +3,23 @@
 
 mod classification;
 mod language;
+mod padding;
 mod reward;
+mod seq2seq;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use plimsoll_data::{Classes, Content, MicroBatch, UpdateHead};
 use plimsoll_models::Head;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 pub use classification::Classification;
 pub use language::Language;
 pub use reward::Reward;
+pub use seq2seq::Seq2Seq;
 
-use crate::Metrics;
+use crate::{Metrics, TextFiles};
 
 /// What there is of a micro-batch or of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,8 +83,8 @@ pub trait Task: Debug + Send + Sync {
     /// PEFT's `task_type`.
     fn peft_task_type(&self) -> &'static str;
 
-    /// Adds what the exported `config.json` must say about the head.
-    fn complete_config(&self, _config: &mut Json) {}
+    /// Adds what the exported `config.json` must say about the head, and what the tokenizer's files beside it must.
+    fn complete_config(&self, _config: &mut Json, _tokenizer: &mut TextFiles) {}
 
     /// Sequences that only mean something together.
     fn group(&self) -> usize {
@@ -93,6 +96,8 @@ pub trait Task: Debug + Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskSettings {
     pub classes: Classes,
+    /// The token that the model's targets begin with, if it has an encoder.
+    pub decoder_start: Option<u32>,
 }
 
 /// What a task lacks.
@@ -100,6 +105,8 @@ pub struct TaskSettings {
 pub enum TaskLacks {
     /// How many classes there are.
     Classes,
+    /// A model with an encoder, whose configuration names the token that targets begin with.
+    DecoderStart,
 }
 
 type Make = fn(&TaskSettings) -> Result<Arc<dyn Task>, TaskLacks>;
@@ -109,19 +116,11 @@ pub const TASKS: &[(&str, Make)] = &[
     ("pretrain", |_| Ok(Arc::new(Language::pretrain()))),
     ("sft", |_| Ok(Arc::new(Language::sft()))),
     ("reward", |_| Ok(Arc::new(Reward))),
+    ("seq2seq", |settings| Ok(Arc::new(Seq2Seq::new(settings.decoder_start.ok_or(TaskLacks::DecoderStart)?)))),
     ("classification", |settings| Ok(Arc::new(Classification::new(&settings.classes)?))),
 ];
 
 /// The task of that name; `None` if there is none.
 pub fn task_named(name: &str, settings: &TaskSettings) -> Option<Result<Arc<dyn Task>, TaskLacks>> {
     TASKS.iter().find(|(known, _)| *known == name).map(|(_, make)| make(settings))
-}
-
-/// Hugging Face takes the last token that is no padding for a sequence's last. With the end of sequence as padding, as
-/// is common, it would read the score one token early; the beginning of sequence is never a last token.
-fn name_padding(config: &mut Json) {
-    let (pad, bos, eos) = (&config["pad_token_id"], &config["bos_token_id"], &config["eos_token_id"]);
-    let ends = |id: &Json| id == eos || eos.as_array().is_some_and(|all| all.contains(id));
-    let fit = [pad, bos].into_iter().find(|id| id.is_u64() && !ends(id));
-    config["pad_token_id"] = fit.cloned().unwrap_or_else(|| json!(0));
 }

@@ -8,8 +8,9 @@ use plimsoll_graph::{Class, GraphError};
 use plimsoll_models::{Head, HeadRows, HeadWeight, LossOperands};
 use serde_json::{Value as Json, json};
 
-use super::{Amounts, Task, name_padding};
-use crate::Metrics;
+use super::padding::name_padding;
+use super::{Amounts, Task};
+use crate::{Metrics, TextFiles};
 
 /// `−log σ(chosen − rejected)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,10 +48,10 @@ impl Task for Reward {
         "SEQ_CLS"
     }
 
-    fn complete_config(&self, config: &mut Json) {
+    fn complete_config(&self, config: &mut Json, tokenizer: &mut TextFiles) {
         config["id2label"] = json!({"0": "LABEL_0"});
         config["label2id"] = json!({"LABEL_0": 0});
-        name_padding(config);
+        name_padding(config, tokenizer);
     }
 }
 

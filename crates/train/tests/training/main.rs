@@ -2,7 +2,11 @@
 
 mod generation;
 mod guard;
+mod optimizers;
 mod parity;
+mod resume;
 mod reward;
+mod run;
 mod same_bits;
+mod sourced;
 mod support;

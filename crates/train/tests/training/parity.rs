@@ -4,20 +4,19 @@
 use plimsoll_data::{Example, ExampleRef};
 use plimsoll_graph::DType;
 use plimsoll_models::{Lora, Recipe, Targets};
-use plimsoll_train::Session;
+use plimsoll_train::{Model, Session};
 use serde_json::Value as Json;
 
 use crate::support::{fixture, json, on_cuda, recipe, session, tensors};
 
-const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "gemma2"];
+const FAMILIES: [&str; 9] = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "nanochat", "t5", "t5_untied", "mt5"];
 const MAX_LENGTH: usize = 24;
 
 /// The batch as next-token targets: `labels[i + 1]` belongs to position `i`.
 fn examples(family: &str) -> Vec<Example> {
     let batch = json(&fixture(family).join("batch.json"));
-    let numbers = |v: &Json| -> Vec<i64> {
-        v.as_array().expect("a list").iter().map(|x| x.as_i64().expect("a number")).collect()
-    };
+    let numbers =
+        |v: &Json| -> Vec<i64> { v.as_array().into_iter().flatten().map(|x| x.as_i64().expect("a number")).collect() };
     let sequences = batch["sequences"].as_array().expect("a list");
     let example = |sequence: &Json| {
         let (ids, labels) = (numbers(&sequence["input_ids"]), numbers(&sequence["labels"]));
@@ -25,6 +24,7 @@ fn examples(family: &str) -> Vec<Example> {
         Example {
             tokens: ids.iter().map(|&t| t as u32).collect(),
             targets: next.map(|t| t as i32).collect(),
+            source: numbers(&sequence["source"]).iter().map(|&t| t as u32).collect(),
             ..Example::default()
         }
     };
@@ -145,4 +145,23 @@ fn bf16_follows_transformers_loosely() {
             assert!(relative(found, wanted) < 1e-2, "{family}, step {}: {found} instead of {wanted}", index + 1);
         }
     }
+}
+
+/// As in transformers, a head that is stored beside a different embedding is its own, whatever the configuration says.
+#[test]
+fn a_head_stored_apart_is_not_tied() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for entry in std::fs::read_dir(fixture("llama").join("model")).expect("readable").filter_map(Result::ok) {
+        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("copied");
+    }
+    let path = folder.path().join("config.json");
+    let mut config = json(&path);
+    assert_eq!(config["tie_word_embeddings"], false);
+    config["tie_word_embeddings"] = true.into();
+    std::fs::write(&path, config.to_string()).expect("written");
+    let found = Model::find(folder.path().to_str().expect("UTF-8")).expect("a model").config;
+    assert_eq!((found.head.tied, &found.source["tie_word_embeddings"]), (false, &false.into()));
+
+    let tied = Model::find(fixture("qwen2").join("model").to_str().expect("UTF-8")).expect("a model");
+    assert!(tied.config.head.tied);
 }

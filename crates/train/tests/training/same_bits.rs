@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{recipe, spec, start};
+use crate::support::{recipe, spec, start, start_with_threads};
 use plimsoll_data::{Example, ExampleRef};
 use plimsoll_graph::SlotId;
 use plimsoll_models::{Lora, Recipe, Targets};
 use plimsoll_plan::Goal;
-use plimsoll_train::{Model, Spec};
+use plimsoll_train::{Model, Prepared, Spec};
 use serde_json::json;
 
 const SEQUENCES: usize = 6;
@@ -38,17 +38,23 @@ fn examples() -> Vec<Example> {
         .collect()
 }
 
-struct Trained {
-    losses: Vec<f64>,
-    weights: Vec<u32>,
-    arena_bytes: u64,
+pub(crate) struct Trained {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) weights: Vec<u32>,
+    pub(crate) arena_bytes: u64,
 }
 
 fn train(spec: &Spec, paranoid: bool) -> Trained {
-    let mut prepared = start(spec, paranoid);
+    train_on(&examples(), spec, paranoid)
+}
+
+pub(crate) fn train_on(examples: &[Example], spec: &Spec, paranoid: bool) -> Trained {
+    run(examples, start(spec, paranoid))
+}
+
+fn run(examples: &[Example], mut prepared: Prepared) -> Trained {
     let arena_bytes = prepared.report.layout.arena_bytes;
     let session = &mut prepared.session;
-    let examples = examples();
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
     let batches = session.pack(&views).expect("fits");
     let losses = (1..=STEPS).map(|step| session.update(&batches, step, 3e-3).expect("runs").loss).collect();
@@ -107,6 +113,22 @@ fn variants(recipe: &Recipe, tokens: usize) -> Vec<(String, Spec, bool)> {
     ];
     plans.push(("lowest".into(), lowest, false));
     plans
+}
+
+/// One plan on any number of threads: sums are divided by shape only.
+#[test]
+fn threads_do_not_show_in_the_bits() {
+    for recipe in [
+        recipe(None),
+        recipe(Some(Lora { r: 4, alpha: 8.0, dropout: 0.1, targets: Targets::AllLinear, rslora: false })),
+    ] {
+        let (_, spec, _) = variants(&recipe, 3 * MAX_LENGTH).swap_remove(0);
+        let trained = [1, 2, 5].map(|threads| run(&examples(), start_with_threads(&spec, threads)));
+        for other in &trained[1..] {
+            assert_eq!(other.losses, trained[0].losses);
+            assert!(other.weights == trained[0].weights);
+        }
+    }
 }
 
 fn check(recipe: &Recipe) {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use plimsoll_cpu::CpuBackend;
 use plimsoll_cuda::CudaBackend;
-use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
-use plimsoll_models::{Lora, ParameterGroup, Recipe};
+use plimsoll_graph::{DType, OptimizerSettings};
+use plimsoll_models::{GroupDescription, Lora, ParameterGroup, Recipe, parameter_groups};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins, known_device};
 use plimsoll_runtime::Backend;
-use plimsoll_train::{DataMemory, Language, Model, Prepared, Session, Spec, Task, prepare};
+use plimsoll_train::{DataMemory, Language, Model, Prepared, Seq2Seq, Session, Spec, Task, prepare};
 use serde_json::Value as Json;
 
 pub const THREADS: usize = 2;
@@ -36,10 +36,16 @@ pub fn recipe(lora: Option<Lora>) -> Recipe {
     Recipe { lora, freeze: Vec::new(), groups: trained_by("adamw"), clip, compute, master: false }
 }
 
-/// All parameters by one optimizer.
+/// All parameters by one optimizer, as far as it takes them.
 pub fn trained_by(name: &str) -> Vec<ParameterGroup> {
-    let settings = OptimizerSettings { weight_decay: 0.01, momentum: 0.9, ..OptimizerSettings::default() };
-    vec![ParameterGroup::rest(optimizer_named(name, &settings).expect("there is one"))]
+    let settings = OptimizerSettings { weight_decay: 0.01, momentum: Some(0.9), ..OptimizerSettings::default() };
+    trained_with(name, settings)
+}
+
+pub fn trained_with(name: &str, settings: OptimizerSettings) -> Vec<ParameterGroup> {
+    let (patterns, optimizer) = (Vec::new(), name.to_owned());
+    let rest = GroupDescription { patterns, optimizer, lr: 1.0, settings, decay_vectors: true };
+    parameter_groups(&[], &rest).expect("there is one")
 }
 
 pub fn spec(model: Model, recipe: Recipe, sequences: usize, max_length: usize) -> Spec {
@@ -58,12 +64,14 @@ pub fn on_cuda() -> bool {
     std::env::var(CUDA_VARIABLE).is_ok()
 }
 
+fn cpu(threads: usize) -> (Box<dyn Backend>, DeviceProfile) {
+    let profile = DeviceProfile::cpu(threads, 8 << 30, 100e9, 50e9, 20e9);
+    (Box::new(CpuBackend::new(Some(threads))), profile)
+}
+
 /// The device under test.
 pub fn device() -> (Box<dyn Backend>, DeviceProfile) {
-    let Ok(ordinal) = std::env::var(CUDA_VARIABLE) else {
-        let profile = DeviceProfile::cpu(THREADS, 8 << 30, 100e9, 50e9, 20e9);
-        return (Box::new(CpuBackend::new(Some(THREADS))), profile);
-    };
+    let Ok(ordinal) = std::env::var(CUDA_VARIABLE) else { return cpu(THREADS) };
     let backend = CudaBackend::new(ordinal.parse().expect("a card's number")).unwrap_or_else(|e| panic!("{e}"));
     let profile = known_device("H200").map(|p| DeviceProfile { traits: backend.traits(), ..p });
     (Box::new(backend), profile.expect("in the table"))
@@ -71,7 +79,15 @@ pub fn device() -> (Box<dyn Backend>, DeviceProfile) {
 
 /// Plans and starts with a generous budget.
 pub fn start(spec: &Spec, paranoid: bool) -> Prepared {
-    let (backend, device) = device();
+    start_on(device(), spec, paranoid)
+}
+
+/// The same on so many threads of the CPU.
+pub fn start_with_threads(spec: &Spec, threads: usize) -> Prepared {
+    start_on(cpu(threads), spec, false)
+}
+
+fn start_on((backend, device): (Box<dyn Backend>, DeviceProfile), spec: &Spec, paranoid: bool) -> Prepared {
     let budgets = Budgets { gpu_bytes: 8 << 30, host_bytes: 8 << 30 };
     prepare(spec, backend, &device, budgets, &DataMemory::none(), paranoid).expect("fits")
 }
@@ -86,7 +102,11 @@ pub fn session(
 ) -> Session {
     let folder = fixture(family).join("model");
     let model = Model::find(folder.to_str().expect("UTF-8")).expect("a model folder");
-    let mut spec = spec(model, recipe, sequences, max_length);
+    let task: Arc<dyn Task> = match model.config.decoder_start {
+        Some(start) => Arc::new(Seq2Seq::new(start)),
+        None => Arc::new(Language::sft()),
+    };
+    let mut spec = spec_for(task, model, recipe, sequences, max_length);
     change(&mut spec);
     start(&spec, false).session
 }

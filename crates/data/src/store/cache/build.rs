@@ -1,14 +1,15 @@
 //! Making a cache: under another name until it is whole, by one run while others wait for it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use plimsoll_files::ops;
 
 use super::layout::{HEADER_BYTES, Header, PAGE_ENTRIES, checksum, close_page, put_entry};
 use super::reader::{CacheFile, Unusable};
 use crate::error::DataError;
-use crate::store::disk;
 use crate::store::{Entry, Group, Totals};
 use crate::tokenize::Counts;
 
@@ -63,7 +64,7 @@ impl Maker<'_> {
         fill: &mut dyn FnMut(&mut Writer) -> Result<Counts, DataError>,
     ) -> Result<(), DataError> {
         let Self { file, path, building, key } = self;
-        if let Some(free) = disk::free_bytes(building)
+        if let Some(free) = plimsoll_files::free_bytes(building)
             && needed > free
         {
             return Err(DataError::NoSpace { path: path.to_owned(), needed, free });
@@ -71,13 +72,10 @@ impl Maker<'_> {
         let mut writer = Writer::new(file, building.to_owned(), key)?;
         let counts = fill(&mut writer)?;
         let file = writer.finish(counts)?;
-        file.sync_all().map_err(|source| failed(building, source))?;
-        fs::rename(building, path).map_err(|source| failed(path, source))?;
-        // The name itself must survive a power cut too; not every file system can say so.
-        if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
-            let _ = folder.sync_all();
-        }
-        Ok(())
+        ops::sync(&file).map_err(|source| failed(building, source))?;
+        ops::rename(building, path).map_err(|source| failed(path, source))?;
+        // The name itself must survive a power cut too.
+        path.parent().map_or(Ok(()), ops::sync_folder).map_err(|source| failed(path, source))
     }
 }
 
@@ -129,7 +127,7 @@ pub(crate) struct Writer {
 impl Writer {
     fn new(mut file: File, path: PathBuf, key: u128) -> Result<Self, DataError> {
         let start = |file: &mut File| {
-            file.set_len(0)?;
+            ops::set_len(file, 0)?;
             file.seek(SeekFrom::Start(HEADER_BYTES))
         };
         start(&mut file).map_err(|source| failed(&path, source))?;
@@ -159,7 +157,7 @@ impl Writer {
         }
         self.checked_bytes = written;
         let needed = (written as f64 * (1.0 / share.min(1.0) - 1.0)) as u64;
-        match disk::free_bytes(&self.path) {
+        match plimsoll_files::free_bytes(&self.path) {
             Some(free) if needed > free => Err(DataError::NoSpace { path: self.path.clone(), needed, free }),
             _ => Ok(()),
         }
@@ -240,14 +238,14 @@ impl Buffered {
             self.flush()?;
         }
         if bytes.len() >= BUFFER_BYTES {
-            return self.file.write_all(bytes);
+            return ops::write_all(&mut self.file, bytes);
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all(&self.buffer)?;
+        ops::write_all(&mut self.file, &self.buffer)?;
         self.buffer.clear();
         Ok(())
     }

@@ -1,14 +1,13 @@
 //! The files of a trained tokenizer, as Hugging Face's AutoTokenizer reads them.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::{VocabularyKind, VocabularyOptions, VocabularyProgress, failed};
 use crate::error::DataError;
-use crate::template::built_in_source;
+use crate::template::{built_in_end, built_in_source};
 use crate::tokenize::Tokenizer;
 
 /// A tokenizer that was trained, not yet in any folder.
@@ -30,19 +29,11 @@ impl TrainedTokenizer {
 
     /// Writes the files into `folder`, which is made if it is not there. Each appears whole or not at all.
     pub fn save(&self, folder: &Path) -> Result<(), DataError> {
-        let save = |name: &str, text: &str| -> io::Result<()> {
-            fs::create_dir_all(folder)?;
-            let part = folder.join(format!(".{name}.{}.part", std::process::id()));
-            let written = fs::File::create(&part)
-                .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-                .and_then(|()| fs::rename(&part, folder.join(name)));
-            if written.is_err() {
-                let _ = fs::remove_file(&part);
-            }
-            written
-        };
         for (name, text) in self.files() {
-            save(name, text).map_err(|source| DataError::Write { path: folder.join(name), source })?;
+            let path = folder.join(name);
+            fs::create_dir_all(folder)
+                .and_then(|()| plimsoll_files::write(&path, text.as_bytes()))
+                .map_err(|source| DataError::Write { path, source })?;
         }
         Ok(())
     }
@@ -85,9 +76,14 @@ pub(super) fn finish(
     options: &VocabularyOptions,
     counted: VocabularyProgress,
 ) -> Result<TrainedTokenizer, DataError> {
+    // A model stops at its end of sequence: where turns end otherwise, that is theirs. Padding stays what it was.
+    let end = match &options.template {
+        Some(name) => built_in_end(name, &options.end)?,
+        None => options.end.clone(),
+    };
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": options.end,
+        "eos_token": end,
         "pad_token": options.end,
         "clean_up_tokenization_spaces": false,
     });
@@ -95,7 +91,7 @@ pub(super) fn finish(
         config["unk_token"] = Value::from(super::UNKNOWN);
     }
     if let Some(name) = &options.template {
-        config["chat_template"] = Value::from(built_in_source(name, &options.end)?);
+        config["chat_template"] = Value::from(built_in_source(name, &end)?);
     }
     let config = serde_json::to_string_pretty(&config).map_err(failed)?;
     let text = tokenizer.to_string(false).map_err(failed)?;

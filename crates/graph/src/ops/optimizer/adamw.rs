@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::HYPER_LEN;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
-use crate::optimizer::{Optimizer, OptimizerSettings, State, UpdateOperands};
-use crate::{Class, DType, GPU_UPDATES_PER_LAUNCH, Graph, GraphError, Shape, Value, Work};
+use crate::optimizer::{Matrix, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands};
+use crate::{Class, GPU_UPDATES_PER_LAUNCH, Graph, GraphError, Shape, Value, Work};
 
 /// Decoupled weight decay. `hyper` holds `lr, 1 - β1^t, 1 - β2^t, t`. These and `1 - β` are taken in double precision from
 /// β as given (0.999, not its float32 neighbour).
@@ -60,20 +60,21 @@ impl OpRule for AdamW {
     }
 }
 
-/// AdamW as a run's optimizer: two moments of the parameter's shape.
+/// AdamW as a run's optimizer: two moments of the parameter's shape. Its β are 0.9 and 0.999 unless given, its ε 1e-8.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdamWOptimizer {
     beta1: f64,
     beta2: f64,
     eps: f64,
     weight_decay: f64,
-    state: DType,
+    state: StateStorage,
 }
 
 impl AdamWOptimizer {
     pub fn new(settings: &OptimizerSettings) -> Self {
-        let OptimizerSettings { betas: [beta1, beta2], eps, weight_decay, state, .. } = *settings;
-        Self { beta1, beta2, eps, weight_decay, state }
+        let OptimizerSettings { betas, eps, weight_decay, state, .. } = *settings;
+        let [beta1, beta2] = betas.unwrap_or([0.9, 0.999]);
+        Self { beta1, beta2, eps: eps.unwrap_or(1e-8), weight_decay, state }
     }
 }
 
@@ -82,8 +83,8 @@ impl Optimizer for AdamWOptimizer {
         "adamw"
     }
 
-    fn states(&self, shape: Shape) -> Vec<State> {
-        ["m", "v"].map(|name| State { name, shape, storage: self.state.into() }).to_vec()
+    fn states(&self, shape: Shape, _matrices: &[Matrix]) -> Vec<State> {
+        vec![self.state.signed("m", shape), self.state.unsigned("v", shape)]
     }
 
     fn update(&self, graph: &mut Graph, operands: &UpdateOperands) -> Result<(), GraphError> {

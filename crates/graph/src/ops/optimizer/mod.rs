@@ -2,10 +2,20 @@
 //! the gradient zeroed, so the next micro-step can accumulate at once. Where the norm is not finite the clip factor is
 //! not a number, and every optimizer leaves parameters, states and masters as they are.
 
+mod adafactor;
 mod adamw;
+mod lion;
+mod matrix_rows;
+mod muon;
 mod sgd;
 
+pub use adafactor::{ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings};
 pub use adamw::{AdamW, AdamWOptimizer};
+pub use lion::{Lion, LionOptimizer};
+pub use matrix_rows::MatrixRows;
+pub use muon::{
+    MUON_EPS, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS,
+};
 pub use sgd::{Sgd, SgdOptimizer};
 
 use crate::op::{Alias, Io, OpRule, expect_shape, same_as};

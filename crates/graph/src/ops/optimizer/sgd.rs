@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::HYPER_LEN;
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
-use crate::optimizer::{Optimizer, OptimizerSettings, State, UpdateOperands};
-use crate::{Class, DType, GPU_UPDATES_PER_LAUNCH, Graph, GraphError, Shape, Value, Work};
+use crate::optimizer::{Matrix, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands};
+use crate::{Class, GPU_UPDATES_PER_LAUNCH, Graph, GraphError, Shape, Value, Work};
 
 /// Weight decay joins the gradient before the momentum.
 /// Inputs `p, g, hyper, clip, [momentum], [master]`; outputs `p, g = 0, [momentum], [master]`.
@@ -59,13 +59,13 @@ impl OpRule for Sgd {
 pub struct SgdOptimizer {
     momentum: f64,
     weight_decay: f64,
-    state: DType,
+    state: StateStorage,
 }
 
 impl SgdOptimizer {
     pub fn new(settings: &OptimizerSettings) -> Self {
         let OptimizerSettings { momentum, weight_decay, state, .. } = *settings;
-        Self { momentum, weight_decay, state }
+        Self { momentum: momentum.unwrap_or(0.0), weight_decay, state }
     }
 }
 
@@ -74,9 +74,8 @@ impl Optimizer for SgdOptimizer {
         "sgd"
     }
 
-    fn states(&self, shape: Shape) -> Vec<State> {
-        let momentum = State { name: "m", shape, storage: self.state.into() };
-        (self.momentum != 0.0).then_some(momentum).into_iter().collect()
+    fn states(&self, shape: Shape, _matrices: &[Matrix]) -> Vec<State> {
+        (self.momentum != 0.0).then(|| self.state.signed("m", shape)).into_iter().collect()
     }
 
     fn update(&self, graph: &mut Graph, operands: &UpdateOperands) -> Result<(), GraphError> {

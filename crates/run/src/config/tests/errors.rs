@@ -54,8 +54,8 @@ fn wrong_types() {
     );
     check(
         "model: tiny\ndata: train.jsonl\n",
-        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, classes, max_length, \
-         overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
+        "error: run.yaml:2:7: `data` must be a mapping of train, eval, eval_split, format, columns, classes, \
+         max_length, overlong, shuffle, tokenizer, template, mode, cache, buffer, workers, bad_rows, not `train.jsonl`",
     );
     check(
         "model: tiny\ndata: {shuffle: yes}\n",
@@ -142,7 +142,8 @@ fn values_out_of_range() {
     );
     check(
         "model: tiny\nschedule: {name: cosinus}\n",
-        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `onecycle` or \
+        "error: run.yaml:2:18: `schedule.name` must be `constant`, `linear`, `cosine`, `polynomial`, \
+         `inverse-sqrt`, `onecycle` or \
          `constant-linear`, not `cosinus`\n\
          hint: did you mean `cosine`?",
     );
@@ -184,7 +185,7 @@ fn keys_that_do_not_go_together() {
     );
     check(
         "model: tiny\noptimizer: {momentum: 0.9}\n",
-        "error: run.yaml:2:23: `optimizer.momentum` applies to `sgd`, but the optimizer is `adamw`\n\
+        "error: run.yaml:2:23: `optimizer.momentum` applies to `sgd` and `muon`, but the optimizer is `adamw`\n\
          hint: use the first of `optimizer.betas` instead",
     );
 }

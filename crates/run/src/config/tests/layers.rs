@@ -20,7 +20,7 @@ fn precedence_is_flag_environment_file_default() {
     };
     let resolved = load(source(text), &overrides).unwrap();
     let run = &resolved.run;
-    assert_eq!((run.optimizer.lr, run.optimizer.eps, run.seed), (2e-5, 1e-7, 4));
+    assert_eq!((run.optimizer.lr, run.optimizer.eps, run.seed), (2e-5, Some(1e-7), 4));
     assert_eq!(run.memory.gpu, Budget::Bytes(4 << 30));
 
     let name: Arc<str> = "run.yaml".into();

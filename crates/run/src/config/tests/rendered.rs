@@ -44,8 +44,6 @@ optimizer:
   name: adamw            # default
   lr: 2e-5               # default
   weight_decay: 0.01     # default
-  betas: [0.9, 0.999]    # default
-  eps: 1e-8              # default
   state: fp32            # default
 schedule:
   name: cosine           # default

@@ -1,0 +1,167 @@
+//! Runs that go on, from the command line.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use serde_json::Value as Json;
+
+use crate::support::{Refusal, World, refused_in};
+
+/// Twelve updates with a checkpoint after every second one.
+const LONG: [&str; 6] = ["train", "run.yaml", "--steps", "12", "--set", "save.every=2"];
+
+fn train<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [&LONG, args].concat()
+}
+
+/// A world with an undisturbed run in `whole`.
+fn world() -> World {
+    let world = World::new();
+    world.run(&train(&["--quiet", "--out", "whole"])).ok();
+    world
+}
+
+/// Starts the run in `out` and kills it after its fifth update.
+fn killed(world: &World) {
+    let mut child =
+        world.command(&train(&["--out", "out"])).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.trim_start().starts_with("5  ") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "the run ended early");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// What training decides, line by line.
+fn history(world: &World, run: &str) -> Vec<String> {
+    let of = |line: &Json| format!("{} {} {} {}", line["step"], line["loss"], line["grad_norm"], line["eval"]["loss"]);
+    world.metrics(run).iter().map(of).collect()
+}
+
+#[track_caller]
+fn assert_as_undisturbed(world: &World, run: &str) {
+    assert_eq!(history(world, run), history(world, "whole"));
+    assert!(world.read(&format!("{run}/final/model.safetensors")) == world.read("whole/final/model.safetensors"));
+}
+
+#[test]
+fn the_same_command_goes_on_with_a_killed_run() {
+    let world = world();
+    killed(&world);
+    let said = world.run(&train(&["--out", "out"])).ok();
+    assert!(said.stderr.contains("\nresuming after update 4 from out/checkpoints/step-4\n"), "{}", said.stderr);
+    assert_as_undisturbed(&world, "out");
+    assert!(world.text("out/log.txt").contains("resuming after update 4"), "the log goes on, too");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
+    let world = world();
+    killed(&world);
+    let newest = "out/checkpoints/step-4/model.safetensors";
+    let mut bytes = world.read(newest);
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    world.write(newest, bytes);
+    let said = world.run(&train(&["--quiet", "--out", "out"])).ok();
+    let expected = format!("warning: {newest} cannot be used: its content does not match its checksum\n");
+    assert_eq!(said.stderr, expected);
+    assert_as_undisturbed(&world, "out");
+}
+
+#[test]
+fn what_cannot_or_must_not_go_on_is_refused() {
+    let world = world();
+    let refuse = |args: &[&str], code: i32, expected: &str| {
+        refused_in(&world, &Refusal { args: &train(&[&["--quiet"], args].concat()), code, expected });
+    };
+    let none = "error: --out: none has no checkpoint to resume from\nhint: start the run without --resume\n";
+    refuse(&["--out", "none", "--resume"], 2, none);
+    let finished = "error: --out: whole already holds a finished run\n\
+        hint: choose another folder with --out, or train it for longer with more schedule.steps and --resume\n";
+    refuse(&["--out", "whole"], 2, finished);
+    let done = "error: --out: the run is finished: 12 updates of 12 are done\n\
+        hint: raise schedule.steps or schedule.epochs to train it for longer\n";
+    refuse(&["--out", "whole", "--resume"], 2, done);
+    killed(&world);
+    let fresh = "error: --out: out already holds a run\nhint: choose another folder with --out\n";
+    refuse(&["--out", "out", "--fresh"], 2, fresh);
+    let seed = "error: --seed: `seed` has changed from 42 to 1: the saved state does not fit\n\
+        hint: go on with the value it had, or start a new run in another folder\n";
+    refuse(&["--out", "out", "--seed", "1"], 2, seed);
+    // Another rate is another run, unless the user insists.
+    let said = world.run(&train(&["--quiet", "--out", "out", "--set", "optimizer.lr=2e-3"]));
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    let expected = "error: --out: out holds an unfinished run of another configuration: `schedule` has changed from ";
+    assert!(said.stderr.starts_with(expected), "{}", said.stderr);
+    let said = world.run(&train(&["--quiet", "--out", "out", "--set", "optimizer.lr=2e-3", "--resume"])).ok();
+    assert!(said.stderr.starts_with("warning: `schedule` has changed from "), "{}", said.stderr);
+    assert_eq!(history(&world, "out")[..6], history(&world, "whole")[..6]);
+    assert_ne!(history(&world, "out"), history(&world, "whole"));
+}
+
+#[test]
+fn two_processes_do_not_share_a_folder() {
+    let world = World::new();
+    let mut first = world
+        .command(&["train", "run.yaml", "--out", "out", "--steps", "1000000"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(first.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.trim_start().starts_with("1  ") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "the run ended early");
+    }
+    let said = world.run(&["train", "run.yaml", "--quiet", "--out", "out"]);
+    assert_eq!(said.code, Some(2));
+    let expected = format!("error: --out: out is in use by another run (process {})\n", first.id());
+    assert!(said.stderr.starts_with(&expected), "{}", said.stderr);
+
+    // It is seen from outside, and stopped from there.
+    let status = |world: &World| world.run(&["status", "--json", "out"]).ok().json()[0].clone();
+    let running = status(&world);
+    assert_eq!((&running["state"], &running["steps"]), (&"running".into(), &1_000_000.into()));
+    assert_eq!(running["pid"], first.id());
+    world.run(&["stop", "out"]).ok();
+    assert_eq!(first.wait().unwrap().code(), Some(130));
+    let stopped = status(&world);
+    assert_eq!(stopped["state"], "stopped");
+    assert_eq!(stopped["step"], world.losses("out").len());
+    assert_eq!(world.run(&["stop", "out"]).code, Some(2), "nobody is left to be asked");
+    assert!(world.run(&["status", "out"]).ok().stdout.contains("stopped"));
+}
+
+#[test]
+fn runs_without_a_folder_take_new_names_and_the_last_one_can_be_resumed() {
+    let world = World::new();
+    let children: Vec<_> = (0..3)
+        .map(|_| world.command(&["train", "run.yaml", "--quiet"]).stdout(Stdio::null()).spawn().unwrap())
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(world.names("runs"), ["run", "run-2", "run-3"]);
+    for run in world.names("runs") {
+        assert_eq!(world.losses(&format!("runs/{run}")).len(), 4);
+    }
+    let said = world.run(&["train", "run.yaml", "--quiet", "--resume"]);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stderr.contains("there is no unfinished run named run in runs to resume"), "{}", said.stderr);
+}
+
+#[test]
+fn the_best_is_named() {
+    let world = World::new();
+    let said = world.run(&["train", "run.yaml", "--json", "--quiet", "--out", "out", "--set", "save.best=loss"]).ok();
+    let best = &said.json()["best"];
+    let evals: Vec<Json> = world.metrics("out").into_iter().filter(|line| line.get("eval").is_some()).collect();
+    let lowest = evals[1..].iter().map(|line| line["eval"]["loss"].as_f64().unwrap()).fold(f64::INFINITY, f64::min);
+    assert_eq!(best["loss"].as_f64(), Some(lowest));
+    let folder = best["folder"].as_str().unwrap();
+    assert!(world.path(folder).join("model.safetensors").exists(), "{folder}");
+}

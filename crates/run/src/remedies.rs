@@ -1,0 +1,77 @@
+//! What would make a run fit that does not: changes of the run, each planned, with the memory it then needs.
+
+use plimsoll_graph::StateStorage;
+use plimsoll_models::{Lora, Targets, parameter_groups};
+use plimsoll_plan::{Backing, Budgets, DeviceProfile, Fixed, PlanError};
+use plimsoll_train::{Spec, TrainError, plan_only};
+
+use crate::config::{Method, Resolved};
+use crate::units::bytes;
+
+/// A change that saves less than this part is not worth naming.
+const SAVED_MIN: f64 = 0.05;
+/// Remedies named at most, those that save most first.
+const REMEDIES_MAX: usize = 3;
+
+/// The shortest sequences that are proposed.
+const MAX_LENGTH_MIN: usize = 128;
+
+/// Each as a sentence for a hint.
+pub fn remedies(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<String> {
+    let Some(needed) = smallest_bytes(spec, device) else { return Vec::new() };
+    let planned = |(change, changed): (String, Spec)| Some((smallest_bytes(&changed, device)?, change));
+    let mut found: Vec<(u64, String)> = changes(spec, resolved).into_iter().filter_map(planned).collect();
+    found.retain(|(bytes, _)| (*bytes as f64) < needed as f64 * (1.0 - SAVED_MIN));
+    found.sort();
+    found.truncate(REMEDIES_MAX);
+    let saved =
+        |(least, change): (u64, String)| format!("{change} needs {}, {} less", bytes(least), bytes(needed - least));
+    found.into_iter().map(saved).collect()
+}
+
+/// The run with one thing changed, and how a user would change it.
+fn changes(spec: &Spec, resolved: &Resolved) -> Vec<(String, Spec)> {
+    let mut changes = Vec::new();
+    if let Method::Full { .. } = resolved.run.method {
+        let mut changed = spec.clone();
+        changed.recipe.lora =
+            Some(Lora { r: 16, alpha: 32.0, dropout: 0.0, targets: Targets::AllLinear, rslora: false });
+        changed.recipe.freeze.clear();
+        changes.push(("method: lora".to_owned(), changed));
+        let optimizer = &resolved.run.optimizer;
+        for (word, state) in [("bf16", StateStorage::Bfloat16), ("int8", StateStorage::Int8)] {
+            if optimizer.state.word() == word {
+                continue;
+            }
+            let Ok(groups) = parameter_groups(&optimizer.described_groups(state), &optimizer.rest(state)) else {
+                continue;
+            };
+            let mut changed = spec.clone();
+            changed.recipe.groups = groups;
+            changed.recipe.master = false;
+            changes.push((format!("optimizer.state: {word}"), changed));
+        }
+    }
+    let shorter = spec.max_length / 2;
+    if shorter >= MAX_LENGTH_MIN {
+        changes.push((format!("data.max_length: {shorter}"), Spec { max_length: shorter, ..spec.clone() }));
+    }
+    changes
+}
+
+/// What the smallest plan takes of the memory the device computes in.
+fn smallest_bytes(spec: &Spec, device: &DeviceProfile) -> Option<u64> {
+    let budgets = match device.backing {
+        Backing::Gpu => Budgets { gpu_bytes: 0, host_bytes: u64::MAX },
+        Backing::Host => Budgets { gpu_bytes: 0, host_bytes: 0 },
+    };
+    let fixed = Fixed {
+        gpu_context_bytes: device.context_bytes,
+        host_process_bytes: device.host_process_bytes,
+        host_data_bytes: 0,
+    };
+    match plan_only(spec, device, budgets, fixed) {
+        Err(TrainError::Plan(PlanError::DoesNotFit { needed_bytes, .. })) => Some(needed_bytes),
+        _ => None,
+    }
+}
