@@ -27,6 +27,12 @@ pub enum Command {
     /// Time a few updates on synthetic tokens and compare them with the plan
     #[command(after_help = "Example: plimsoll bench run.yaml --steps 8 --json")]
     Bench(BenchArgs),
+    /// Continue prompts with a model, or talk with it
+    #[command(after_help = "Example: plimsoll generate runs/chat --chat --temperature 0.7")]
+    Generate(GenerateArgs),
+    /// Compute the loss and the metrics of a model over a dataset
+    #[command(after_help = "Example: plimsoll eval runs/chat --data held-out.jsonl --json")]
+    Eval(EvalArgs),
     /// Ask a run to save and stop after the update it is in
     #[command(after_help = "Example: plimsoll stop runs/run")]
     Stop(StopArgs),
@@ -170,6 +176,94 @@ pub struct BenchArgs {
     pub profile: bool,
     #[command(flatten)]
     pub common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// A Hugging Face folder, a run folder, a checkpoint, or the folder of an adapter
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// LoRA adapter to use on top of the model, as PEFT or `train` saves it
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// Text to continue; standard input if neither this nor another source of prompts is given
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// Prompts, one on each line: a JSON string, {"prompt": …} or {"messages": …}
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub prompt_file: Option<PathBuf>,
+    /// Read prompts from the terminal, one on each line
+    #[arg(short, long, conflicts_with_all = ["prompt", "prompt_file"])]
+    pub interactive: bool,
+    /// Put prompts through the tokenizer's chat template; without a prompt, hold a conversation
+    #[arg(long)]
+    pub chat: bool,
+    /// Chat template instead of the tokenizer's own: a name such as chatml, or a .jinja file
+    #[arg(long, value_name = "NAME")]
+    pub template: Option<String>,
+    /// Most new tokens of an answer [default: 256]
+    #[arg(long, value_name = "N")]
+    pub max_new: Option<usize>,
+    /// Tokens that prompt and answer may have together [default: as many as are needed; up to 4096 in a conversation]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+    /// 0 always takes the likeliest token [default: as the model's generation_config.json says, else 0]
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub temperature: Option<f32>,
+    /// Choose among the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P", allow_hyphen_values = true)]
+    pub top_p: Option<f32>,
+    /// Choose among this many of the likeliest tokens; 0 for all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Above 1, tokens that occurred already become less likely
+    #[arg(long, value_name = "R", allow_hyphen_values = true)]
+    pub repetition_penalty: Option<f32>,
+    /// Seed of all random numbers
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// A run file, a run folder, a Hugging Face folder, a checkpoint, or the folder of an adapter
+    #[arg(value_name = "RUN.yaml|MODEL")]
+    pub model: String,
+    /// LoRA adapter to use on top of the model
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// Rows to evaluate on [default: the run's data.eval or data.eval_split]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<String>,
+    /// What the model was trained for [default: the run's task, else sft]
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<String>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// Where a model runs that is not trained, and in how much memory.
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
+    /// Device: cpu or cuda:0 [default: the first usable GPU, else the CPU]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// GPU memory budget: a size such as 12GiB, a percentage of the available memory, or auto
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub gpu: Option<String>,
+    /// Host memory budget: a size such as 16GiB, a percentage of the available memory, or auto
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub host: Option<String>,
+    /// Set any key of a run file that applies, such as precision or data.max_length; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Poison freed memory and check the layout while running
+    #[arg(long)]
+    pub paranoid: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -328,6 +422,8 @@ impl Command {
             Self::Train(args) => args.common.output,
             Self::Plan(args) => args.common.output,
             Self::Bench(args) => args.common.output,
+            Self::Generate(args) => args.device.output,
+            Self::Eval(args) => args.device.output,
             Self::Stop(args) => args.output,
             Self::Status(args) => args.output,
             Self::Keys(args) => args.output,
@@ -337,6 +433,35 @@ impl Command {
             Self::Completions(_) => OutputArgs { quiet: false, json: false },
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }
+    }
+}
+
+impl DeviceArgs {
+    /// As the keys they mirror, with the chat template where one is chosen.
+    pub fn overrides(&self, template: &Option<String>) -> Overrides {
+        let flags = [
+            ("--device", "device", self.device.clone()),
+            ("--gpu", "memory.gpu", self.gpu.clone()),
+            ("--host", "memory.host", self.host.clone()),
+            ("--template", "data.template", template.clone()),
+        ];
+        overrides(&self.set, flags)
+    }
+}
+
+/// The environment, then `--set`, then those flags that were given.
+fn overrides(
+    set: &[String],
+    flags: impl IntoIterator<Item = (&'static str, &'static str, Option<String>)>,
+) -> Overrides {
+    let flag = |(name, path, value): (_, _, Option<String>)| Some(Flag { name, path, value: value? });
+    Overrides {
+        // Names and values that are not UTF-8 cannot be keys of ours.
+        environment: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        set: set.to_vec(),
+        flags: flags.into_iter().filter_map(flag).collect(),
     }
 }
 
@@ -362,14 +487,6 @@ impl CommonArgs {
             ("--seed", "seed", number(self.seed)),
             ("--mode", "mode", self.mode.clone()),
         ];
-        let flag = |(name, path, value): (_, _, Option<String>)| Some(Flag { name, path, value: value? });
-        Overrides {
-            // Names and values that are not UTF-8 cannot be keys of ours.
-            environment: std::env::vars_os()
-                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                .collect(),
-            set: self.set.clone(),
-            flags: flags.into_iter().filter_map(flag).collect(),
-        }
+        overrides(&self.set, flags)
     }
 }

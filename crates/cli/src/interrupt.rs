@@ -34,6 +34,17 @@ fn say(text: &[u8]) {
     let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }
 
+/// Ctrl-C ends the process again, and what was asked is forgotten.
+pub fn ignore() {
+    STOP.store(false, Ordering::Relaxed);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: restores the default action.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+}
+
 /// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set.
 pub fn listen() -> &'static AtomicBool {
     ON_TERMINAL.store(std::io::stderr().is_terminal(), Ordering::Relaxed);

@@ -52,6 +52,8 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Train(args) => commands::train::run(args, printer),
         Command::Plan(args) => commands::plan::run(args, printer),
         Command::Bench(args) => commands::bench::run(args, printer),
+        Command::Generate(args) => commands::generate::run(args, printer),
+        Command::Eval(args) => commands::eval::run(args, printer),
         Command::Stop(args) => commands::stop::run(args, printer),
         Command::Status(args) => commands::status::run(args, printer),
         Command::Doctor(args) => commands::doctor::run(args, printer),

@@ -13,6 +13,7 @@ mod arena;
 mod args;
 mod attention;
 mod backend;
+mod cached;
 mod dispatch;
 mod elementwise;
 mod embedding;

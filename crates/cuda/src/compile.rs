@@ -24,6 +24,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "attention_f16_80.cu",
     "attention_f16_96.cu",
     "attention_generic.cu",
+    "cached.cu",
     "draw.cu",
     "elementwise.cu",
     "embedding.cu",

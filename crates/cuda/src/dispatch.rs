@@ -7,8 +7,8 @@ use plimsoll_runtime::{Active, RuntimeError};
 use crate::call::Call;
 use crate::device::Device;
 use crate::{
-    activation, adapter, attention, elementwise, embedding, grouping, layer_norm, linear, loss, norm, optimizer,
-    position_bias, preference, ranking, rope, rows, score,
+    activation, adapter, attention, cached, elementwise, embedding, grouping, layer_norm, linear, loss, norm,
+    optimizer, position_bias, preference, ranking, rope, rows, score,
 };
 
 pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
@@ -26,6 +26,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::Rope(op) => rope::rope(op, call),
         Op::Attention(op) => attention::attention(op, call),
         Op::AttentionGrad(op) => attention::attention_grad(op, call),
+        Op::CacheWrite(op) => cached::cache_write(op, call),
+        Op::CachedAttention(op) => cached::cached_attention(op, call),
         Op::PositionBias(_) => position_bias::position_bias(call),
         Op::PositionBiasGrad(_) => position_bias::position_bias_grad(call),
         Op::Gated(op) => activation::gated(op, call),

@@ -18,6 +18,7 @@ mod attention_generic;
 mod backend;
 mod blas;
 mod cache;
+mod cached;
 mod call;
 mod compile;
 mod context;

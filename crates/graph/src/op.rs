@@ -60,7 +60,7 @@ pub trait OpRule {
     fn shared_numbers(&self) -> Option<Range<usize>> {
         None
     }
-    /// Whether it writes only some columns of its outputs; others write the rest.
+    /// Whether it writes only some columns or rows of its outputs; others write the rest.
     fn writes_some_columns(&self) -> bool {
         false
     }
@@ -105,6 +105,8 @@ operators!(
     Rope,
     Attention,
     AttentionGrad,
+    CacheWrite,
+    CachedAttention,
     PositionBias,
     PositionBiasGrad,
     Gated,

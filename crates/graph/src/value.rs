@@ -104,6 +104,9 @@ pub enum Role {
     Activation,
     /// Belongs to the loss: its result and the gradient it hands back.
     Loss,
+    /// Keys and values of sequences that grow. A slot of this role keeps its content only from one schedule that names it to
+    /// the next; all others may use its memory.
+    Cache,
     /// Written by the host before a schedule runs: tokens, positions, tables, hyperparameters.
     Input,
     Workspace,

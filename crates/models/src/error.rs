@@ -19,6 +19,11 @@ pub enum ModelError {
     Target { target: String, known: String },
     #[error("{0}")]
     Method(String),
+    /// Its attention is of a kind that no cache is made for.
+    #[error(
+        "models of type `{0}` cannot generate text here yet: their attention needs more than its own earlier tokens"
+    )]
+    NoGeneration(&'static str),
     #[error(transparent)]
     Graph(#[from] GraphError),
 }

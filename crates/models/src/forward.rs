@@ -1,5 +1,7 @@
 //! The forward graph over flat tokens: walks a model's description and wires its registered parameters.
 
+mod cached;
+
 use std::collections::HashMap;
 
 use plimsoll_graph::ops::{
@@ -11,11 +13,8 @@ use plimsoll_graph::{Class, Graph, SlotId, SlotTable, StreamId, ValueId};
 use crate::ModelError;
 use crate::architecture::{AttentionModule, Block, Branch, Keys, MlpModule, Module, Norm, Projection, Residual, Stack};
 use crate::head::{HeadRows, LossOperands, LossTerm, ReferenceOperands};
-use crate::program::Inputs;
+use crate::program::{Inputs, SAMPLE_SEQUENCES};
 use crate::registry::{BlockNames, Registry, adapted, head_slot};
-
-/// Sequences sampled side by side at most; their logits are the only full ones there ever are.
-const SAMPLE_SEQUENCES: usize = 16;
 
 /// Where the model's own dropout counts from; below it are the parameters, after which adapters' is named.
 const FIRST_SITE: u32 = 1 << 20;
@@ -29,6 +28,8 @@ pub(crate) struct Forward<'a> {
     training: bool,
     /// Whether adapters take part.
     adapted: bool,
+    /// Whether rows see what the cache keeps of their sequences.
+    cached: bool,
     graph: Graph,
     /// The stream whose rows are at hand.
     stream: StreamId,
@@ -59,6 +60,7 @@ impl<'a> Forward<'a> {
             inputs,
             training,
             adapted: true,
+            cached: false,
             graph: Graph::new(),
             stream: StreamId::MAIN,
             last_only: false,
@@ -128,11 +130,12 @@ impl<'a> Forward<'a> {
         Ok(head.reference(ReferenceOperands { graph, hidden, vocabulary, targets, boundaries, softcap, chunks })?)
     }
 
-    /// Forward pass to the logits of each sequence's last token, which the host reads.
-    pub(crate) fn sample(mut self) -> Result<Graph, ModelError> {
+    /// Forward pass to the logits of each sequence's last token, which the host reads. No others are ever whole.
+    pub(crate) fn last_logits(mut self) -> Result<Graph, ModelError> {
         let hidden = self.hidden(HeadRows::Tokens)?;
         let (vocabulary, boundaries) = (self.vocabulary()?, self.slot(self.inputs.main().boundaries)?);
-        let sequences = self.registry.batch.main().sequences.min(SAMPLE_SEQUENCES);
+        let sequences = self.inputs.cache.as_ref().map(|cache| cache.count);
+        let sequences = sequences.unwrap_or(self.registry.batch.main().sequences.min(SAMPLE_SEQUENCES));
         let op = LastLogits { softcap: self.registry.model.head.softcap, sequences };
         let logits = self.graph.apply(op, &[hidden, vocabulary, boundaries], "logits", Class::NONE)?;
         self.graph.results.push(logits);
@@ -365,6 +368,9 @@ impl<'a> Forward<'a> {
         module: &'a AttentionModule,
         names: &BlockNames,
     ) -> Result<ValueId, ModelError> {
+        if self.cached {
+            return self.cached_attention(x, module, names);
+        }
         let label = |class: &str| format!("{}.{class}", names.own);
         let queries = self.stream;
         let mut operands = Vec::new();

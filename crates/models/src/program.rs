@@ -1,4 +1,4 @@
-//! A model, a method and an optimizer as one program: micro-step, update, evaluation, sampling.
+//! A model, a method and an optimizer as one program: micro-step, update, evaluation, generation.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,9 @@ use plimsoll_graph::{
 };
 
 use crate::forward::Forward;
+use crate::inference::generating;
 use crate::registry::Registry;
-use crate::{Architecture, Head, Lora, ModelError, Parameter, ParameterGroup};
+use crate::{Architecture, CacheInputs, Head, Lora, ModelError, Parameter, ParameterGroup};
 
 /// What is trained, and how numbers are stored.
 #[derive(Debug, Clone)]
@@ -35,7 +36,7 @@ impl Recipe {
     }
 
     pub(crate) fn group_of(&self, hf_name: &str, shape: &Shape) -> usize {
-        self.groups.iter().position(|group| group.has(hf_name, shape)).unwrap_or(self.groups.len() - 1)
+        self.groups.iter().position(|group| group.has(hf_name, shape)).unwrap_or(self.groups.len().saturating_sub(1))
     }
 }
 
@@ -72,6 +73,8 @@ pub struct Inputs {
     /// What the head counts; only there if it does.
     pub stats: Option<SlotId>,
     pub rng_key: SlotId,
+    /// Only there if the program generates text.
+    pub cache: Option<CacheInputs>,
     /// Only there if the model rotates positions.
     pub rotary: Option<SlotId>,
     /// Of each stack: the bucket of each distance, only there if its scores have a bias by distance.
@@ -83,7 +86,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    fn register(
+    pub(crate) fn register(
         slots: &mut SlotTable,
         model: &Architecture,
         head: &dyn Head,
@@ -154,6 +157,7 @@ impl Inputs {
             stats,
             rng_key: add("rng_key", &[4], DType::U32, Role::Input, Extent::Fixed)?,
             rotary,
+            cache: None,
             position_buckets,
             clip: add("clip", &[2], DType::F32, Role::OptimizerState, Extent::Fixed)?,
         })
@@ -196,6 +200,10 @@ pub struct Trained {
     pub master: Option<SlotId>,
 }
 
+/// Sequences sampled side by side during training at most. Fewer where a micro-batch holds fewer: their cache then takes
+/// about what a micro-batch keeps for its backward pass, whose memory it uses.
+pub(crate) const SAMPLE_SEQUENCES: usize = 16;
+
 /// Builds the program for micro-batches of the given shape.
 pub fn build(
     model: &Architecture,
@@ -209,7 +217,12 @@ pub fn build(
         lora.check(&model.linear_layers())?;
     }
     let mut slots = SlotTable::default();
-    let inputs = Inputs::register(&mut slots, model, head, recipe, batch)?;
+    let mut inputs = Inputs::register(&mut slots, model, head, recipe, batch)?;
+    if head.uses_vocabulary() && model.generates() {
+        let main = batch.main();
+        let count = (main.tokens / main.max_length).clamp(1, SAMPLE_SEQUENCES);
+        inputs.cache = Some(CacheInputs::register(&mut slots, model, recipe.compute, batch, count)?);
+    }
     let registry = Registry::new(model, head, recipe, batch, &mut slots)?;
     let forward = |slots: &SlotTable, training| -> Result<Graph, ModelError> {
         let mut graph = Forward::new(&registry, slots, &inputs, training).loss(loss_chunks)?;
@@ -217,9 +230,15 @@ pub fn build(
         Ok(graph)
     };
     let evaluate = forward(&slots, false)?;
-    let sample = match head.uses_vocabulary() {
-        true => Some(Forward::new(&registry, &slots, &inputs, false).sample()?),
-        false => None,
+    let text = match inputs.cache {
+        Some(_) => generating(&registry, &slots, &inputs)?,
+        // Sampling has another shape every time and is never recorded.
+        None if head.uses_vocabulary() => {
+            let graph = Forward::new(&registry, &slots, &inputs, false).last_logits()?;
+            let sample = ScheduleGraph { graph, cadence: Cadence::Aside, recorded: false };
+            BTreeMap::from([(ScheduleId::SAMPLE, sample)])
+        }
+        None => BTreeMap::new(),
     };
     let mut micro_step = forward(&slots, true)?;
 
@@ -240,8 +259,7 @@ pub fn build(
         (ScheduleId::UPDATE, schedule(update, Cadence::Update, true)),
         (ScheduleId::EVALUATE, schedule(evaluate, Cadence::Aside, true)),
     ]);
-    // Sampling has another shape every time and is never recorded.
-    schedules.extend(sample.map(|graph| (ScheduleId::SAMPLE, schedule(graph, Cadence::Aside, false))));
+    schedules.extend(text);
     let program = Program { batch, slots, schedules };
     Ok(Built { program, parameters: registry.into_parameters(), inputs, trained: states })
 }

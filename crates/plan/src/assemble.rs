@@ -1,8 +1,8 @@
 //! A program with addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_graph::{BackendTraits, BatchShape, Graph, Program, ScheduleId, SlotId, SlotTable, ValueId};
+use plimsoll_graph::{BackendTraits, BatchShape, Graph, Program, Role, ScheduleId, Slot, SlotId, SlotTable, ValueId};
 
 use crate::layout::layout;
 use crate::lifetimes::{Lifetime, Lifetimes, aligned, lifetimes};
@@ -28,6 +28,19 @@ impl Plan {
         self.slot_regions[id.0 as usize]
     }
 
+    /// The slots as a schedule finds and leaves them, in the order of the table: caches that it does not name hold nothing
+    /// then, and so take no bytes.
+    pub fn slots_of(&self, schedule: &Schedule) -> Vec<Region> {
+        let buffers = schedule.steps.iter().flat_map(|step| step.inputs.iter().chain(&step.outputs));
+        let named: BTreeSet<SlotId> = buffers.filter_map(|buffer| buffer.slot).collect();
+        let uses_cache = named.iter().any(|&id| self.slots.get(id).role == Role::Cache);
+        let region = |(id, slot): (SlotId, &Slot)| {
+            let held = slot.role != Role::Cache || uses_cache;
+            Region { bytes: if held { self.slot(id).bytes } else { 0 }, ..self.slot(id) }
+        };
+        self.slots.iter().map(region).collect()
+    }
+
     /// # Panics
     /// If the plan has no such schedule.
     pub fn schedule(&self, id: ScheduleId) -> &Schedule {
@@ -35,21 +48,19 @@ impl Plan {
     }
 }
 
-/// Lays out every graph of the program over the same arena: slots at the bottom, the rest above them.
+/// Lays out every graph of the program over the same arena: slots at the bottom, the rest above them. Caches lie lowest of
+/// the rest, and only graphs that name one of them keep off all of them.
 pub fn assemble(program: &Program, traits: &BackendTraits) -> Plan {
-    let mut slot_regions = Vec::with_capacity(program.slots.len());
-    let mut base = 0;
-    for (_, slot) in program.slots.iter() {
-        slot_regions.push(Region { place: Place::Device, offset: base, bytes: slot.bytes() });
-        base += aligned(slot.bytes());
-    }
-    let laid: Vec<Laid> = program.schedules.values().map(|schedule| Laid::new(&schedule.graph, traits)).collect();
-    let arena_bytes = base + laid.iter().map(|l| l.bytes).max().unwrap_or(0);
-    let lower_bound_bytes = base + laid.iter().map(|l| l.lower_bound).max().unwrap_or(0);
-    let fullest = laid.iter().max_by_key(|l| l.bytes).expect("there are schedules");
-    let categories = categories(&program.slots, fullest, arena_bytes);
-    let resolved = program.schedules.iter().zip(&laid).map(|((&id, schedule), laid)| {
-        let resolved = laid.resolve(&schedule.graph, base, &slot_regions);
+    let Ground { slot_regions, slots_end, caches_end } = Ground::new(&program.slots);
+    let base = |graph: &Graph| if uses_cache(graph) { caches_end } else { slots_end };
+    let graphs = || program.schedules.values().map(|schedule| &schedule.graph);
+    let laid: Vec<(usize, Laid)> = graphs().map(|graph| (base(graph), Laid::new(graph, traits))).collect();
+    let arena_bytes = laid.iter().map(|(base, l)| base + l.bytes).fold(caches_end, usize::max);
+    let lower_bound_bytes = laid.iter().map(|(base, l)| base + l.lower_bound).fold(caches_end, usize::max);
+    let fullest = laid.iter().max_by_key(|(base, l)| base + l.bytes).expect("there are schedules");
+    let categories = categories(&program.slots, fullest.0 == caches_end, &fullest.1, arena_bytes);
+    let resolved = program.schedules.iter().zip(&laid).map(|((&id, schedule), (base, laid))| {
+        let resolved = laid.resolve(&schedule.graph, *base, &slot_regions);
         (id, Schedule { recorded: schedule.recorded, ..resolved })
     });
     Plan {
@@ -61,6 +72,49 @@ pub fn assemble(program: &Program, traits: &BackendTraits) -> Plan {
         lower_bound_bytes,
         categories,
     }
+}
+
+/// Whether the graph keeps anything in a cache.
+fn uses_cache(graph: &Graph) -> bool {
+    graph.values.iter().any(|value| value.slot.is_some() && value.role == Role::Cache)
+}
+
+/// What the buffers of all graphs lie on.
+struct Ground {
+    slot_regions: Vec<Region>,
+    /// Of slots that hold something throughout.
+    slots_end: usize,
+    caches_end: usize,
+}
+
+impl Ground {
+    fn new(slots: &SlotTable) -> Self {
+        let mut slot_regions = vec![Region { place: Place::Device, offset: 0, bytes: 0 }; slots.len()];
+        let mut end = 0;
+        let mut place = |cache: bool| {
+            for (id, slot) in slots.iter().filter(|(_, slot)| (slot.role == Role::Cache) == cache) {
+                slot_regions[id.0 as usize] = Region { place: Place::Device, offset: end, bytes: slot.bytes() };
+                end += aligned(slot.bytes());
+            }
+            end
+        };
+        let (slots_end, caches_end) = (place(false), place(true));
+        Self { slot_regions, slots_end, caches_end }
+    }
+}
+
+/// The least arena that holds the slots and, while each graph runs, what it needs.
+pub(crate) fn lower_bound<'g>(
+    slots: &SlotTable,
+    graphs: impl Iterator<Item = &'g Graph>,
+    traits: &BackendTraits,
+) -> usize {
+    let Ground { slots_end, caches_end, .. } = Ground::new(slots);
+    let bound = |graph: &Graph| {
+        let base = if uses_cache(graph) { caches_end } else { slots_end };
+        base + lifetimes(graph, traits).lower_bound(graph.nodes.len())
+    };
+    graphs.map(bound).fold(caches_end, usize::max)
 }
 
 /// One graph's buffers with their offsets above the slots.
@@ -129,9 +183,10 @@ impl Laid {
     }
 }
 
-fn categories(slots: &SlotTable, fullest: &Laid, arena_bytes: usize) -> Categories {
+/// `with_cache`: the fullest schedule keeps off the caches.
+fn categories(slots: &SlotTable, with_cache: bool, fullest: &Laid, arena_bytes: usize) -> Categories {
     let mut categories = Categories::default();
-    for (_, slot) in slots.iter() {
+    for (_, slot) in slots.iter().filter(|(_, slot)| with_cache || slot.role != Role::Cache) {
         categories.add(slot.role, aligned(slot.bytes()) as u64);
     }
     let alive = |b: &&Lifetime| b.first <= fullest.peak && fullest.peak <= b.last;

@@ -15,6 +15,8 @@ pub struct Categories {
     pub activations: u64,
     /// Logits of one chunk and the gradient the loss hands back.
     pub loss: u64,
+    /// Keys and values of sequences that are generated.
+    pub cache: u64,
     /// Tokens, positions, rotary table, hyperparameters.
     pub inputs: u64,
     pub workspace: u64,
@@ -36,12 +38,13 @@ impl Categories {
             Role::OptimizerState => &mut self.optimizer,
             Role::Activation => &mut self.activations,
             Role::Loss => &mut self.loss,
+            Role::Cache => &mut self.cache,
             Role::Input => &mut self.inputs,
             Role::Workspace => &mut self.workspace,
         } += bytes;
     }
 
-    pub fn rows(&self) -> [(&'static str, u64); 12] {
+    pub fn rows(&self) -> [(&'static str, u64); 13] {
         [
             ("weights", self.weights),
             ("adapters", self.adapters),
@@ -49,6 +52,7 @@ impl Categories {
             ("optimizer", self.optimizer),
             ("activations", self.activations),
             ("loss", self.loss),
+            ("cache", self.cache),
             ("inputs", self.inputs),
             ("workspace", self.workspace),
             ("transfer", self.transfer),

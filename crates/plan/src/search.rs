@@ -18,8 +18,8 @@ use std::rc::Rc;
 
 use plimsoll_graph::{BatchShape, Cadence, Class, Graph, Program, ScheduleGraph, Streams};
 
-use crate::assemble::{Plan, assemble};
-use crate::lifetimes::{aligned, lifetimes};
+use crate::assemble::{Plan, assemble, lower_bound};
+use crate::lifetimes::lifetimes;
 use crate::recompute::{Drops, droppable, recompute};
 use crate::recorded::recorded_bytes;
 use crate::report::Report;
@@ -27,7 +27,7 @@ use crate::time::{Estimate, estimate};
 use crate::verify::verify;
 use crate::{Backing, DeviceProfile, PlanError};
 
-mod summary;
+pub(crate) mod summary;
 
 pub use curve::speed_curve;
 
@@ -328,9 +328,8 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         let device = self.request.device;
         let schedules: Vec<(&ScheduleGraph, Cow<Graph>)> =
             program.schedules.values().map(|s| (s, with_drops(s, &self.dial[level]))).collect();
-        let slots: usize = program.slots.iter().map(|(_, s)| aligned(s.bytes())).sum();
-        let bounds = schedules.iter().map(|(_, g)| lifetimes(g, &device.traits).lower_bound(g.nodes.len()));
-        let arena_bytes = (slots + bounds.max().unwrap_or(0)) as u64;
+        let graphs = schedules.iter().map(|(_, graph)| &**graph);
+        let arena_bytes = lower_bound(&program.slots, graphs, &device.traits) as u64;
         let step = schedules.iter().fold(Estimate::default(), |sum, (schedule, graph)| {
             let times = match schedule.cadence {
                 Cadence::MicroBatch => self.accumulation(batch) as f64,

@@ -73,7 +73,7 @@ impl Ownership {
 /// Checks every schedule of a plan against its arena.
 pub fn verify(plan: &Plan) -> Result<(), Violation> {
     for (id, schedule) in &plan.schedules {
-        verify_schedule(id.0, schedule, &plan.slot_regions, plan.arena_bytes, 0)?;
+        verify_schedule(id.0, schedule, &plan.slots_of(schedule), plan.arena_bytes, 0)?;
     }
     Ok(())
 }

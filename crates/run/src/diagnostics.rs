@@ -36,6 +36,16 @@ pub fn unprepared(
     }
 }
 
+/// The same of a model that is not trained: what lowers the memory of training is no help.
+pub fn not_started(error: TrainError, resolved: &Resolved, device: &DeviceProfile, capacity: &Capacity) -> Failure {
+    match &error {
+        TrainError::Plan(refused @ PlanError::DoesNotFit { .. }) => {
+            does_not_fit(refused, &device.name, capacity.limit.as_ref())
+        }
+        _ => explained(error, resolved),
+    }
+}
+
 /// The failure, pointing at the value of the run that caused it where there is one.
 pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
     match &error {
@@ -121,7 +131,12 @@ impl From<TrainError> for Failure {
                 from_library(Failure::failed, &error)
             }
             TrainError::Data(error) => error.into(),
-            TrainError::Weights(_) | TrainError::ModelConfig { .. } | TrainError::Vocabulary { .. } => {
+            TrainError::Weights(_)
+            | TrainError::ModelConfig { .. }
+            | TrainError::AdapterConfig { .. }
+            | TrainError::Vocabulary { .. }
+            | TrainError::LongPrompt { .. }
+            | TrainError::LogitsNotANumber { .. } => {
                 from_library(Failure::bad_input, &error)
             }
             TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)

@@ -4,36 +4,46 @@
 //! from there. Progress goes to an [`Observer`], remarks come back as [`Note`]s, and whatever goes wrong is a [`Failure`]
 //! with an exit code and hints. Nothing here prints.
 
+mod artifact;
 mod budgets;
 pub mod config;
 mod data;
 mod device;
 mod diagnostics;
+mod evaluate;
 mod failure;
 mod folder;
 mod note;
 mod observer;
 mod prepare;
+mod prompts;
 mod quickstart;
 mod remedies;
 mod samples;
 mod schedule;
 mod spec;
+mod text;
+mod text_stream;
 mod units;
 mod visible;
 mod warning;
 
+pub use artifact::{Artifact, trained_folder};
 pub use budgets::Limit;
 pub use data::{ExampleText, Piece, RunData, Stored};
 pub use diagnostics::requested_vocabulary;
+pub use evaluate::{Evaluated, evaluate};
 pub use failure::{Cause, Code, Failure, Memory, Place, Refusal};
 pub use folder::{Continue, RUNS};
 pub use note::{DetectedFormat, Note};
 pub use observer::{Event, Observer};
 pub use plimsoll_cuda::{CardInventory, CardReading, Holder, Monitor, missing_libraries};
 pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, plan, prepare, prepare_bench};
+pub use prompts::{Prompt, read_prompts};
 pub use quickstart::quickstart;
 pub use samples::{Sample, count_exact};
+pub use text::{EncodedPrompt, TextModel, TextSession};
+pub use text_stream::TextStream;
 pub use units::{bytes, duration};
-pub use visible::visible;
+pub use visible::{visible, visible_lines};
 pub use warning::Warning;

@@ -39,7 +39,7 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
 }
 
 /// What the model is trained to do.
-fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, Failure> {
+pub(crate) fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, Failure> {
     let run = &resolved.run;
     let settings = TaskSettings {
         classes: run.data.classes.clone(),
@@ -164,7 +164,7 @@ fn adapter(lora: &config::Lora) -> Lora {
     }
 }
 
-fn compute(resolved: &Resolved, device: &DeviceProfile) -> Result<DType, Failure> {
+pub(crate) fn compute(resolved: &Resolved, device: &DeviceProfile) -> Result<DType, Failure> {
     match (resolved.run.precision, device.backing) {
         (Precision::Auto | Precision::Fp32, Backing::Host) => Ok(DType::F32),
         (_, Backing::Host) => Err(resolved.unsupported("precision", &["fp32 on the CPU"])),

@@ -78,7 +78,7 @@ impl Executor {
 
     fn run_paranoid(&mut self, id: ScheduleId, active: Active) -> Result<(), RuntimeError> {
         let schedule = self.plan.schedule(id).clone();
-        verify_schedule(id.0, &schedule, &self.plan.slot_regions, self.plan.arena_bytes, 0)?;
+        verify_schedule(id.0, &schedule, &self.plan.slots_of(&schedule), self.plan.arena_bytes, 0)?;
         for (index, step) in schedule.steps.iter().enumerate() {
             if let Some(scratch) = step.workspace {
                 self.backend.fill(scratch, POISON)?;

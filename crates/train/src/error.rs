@@ -44,6 +44,9 @@ pub enum TrainError {
     /// A model folder whose `config.json` cannot be used.
     #[error("{}: {reason}", path.display())]
     ModelConfig { path: PathBuf, reason: String, missing: bool },
+    /// A PEFT folder whose `adapter_config.json` cannot be used.
+    #[error("{}: {reason}", path.display())]
+    AdapterConfig { path: PathBuf, reason: String },
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Loss { loss: *loss, origin: *origin }, step - 1)]
     NotANumber { step: u64, loss: f64, origin: Option<BadNumber> },
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Gradient { norm: *norm, origin: *origin }, step - 1)]
@@ -76,6 +79,10 @@ pub enum TrainError {
     /// Others take or give memory all the time.
     #[error("the GPU's memory does not settle: {times} plans in a row took more than the driver had said")]
     Unsteady { times: usize },
+    #[error("a logit at position {position} is not a number: the weights are damaged, or too large for the precision")]
+    LogitsNotANumber { position: usize },
+    #[error("a prompt has {tokens} tokens, more than the {longest} that were planned for")]
+    LongPrompt { tokens: usize, longest: usize },
     /// A model with an encoder and a task without a source, or the other way round.
     #[error(
         "`task: {task}` does not suit a {family} model, which {has} an encoder\nhint: use `task: {other}`, or another model"

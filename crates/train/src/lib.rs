@@ -1,5 +1,6 @@
 //! Tasks, the training loop, evaluation, the run folder. Talks to whoever watches through [`Event`]s only.
 
+mod adapter_folder;
 mod bench;
 mod bits;
 mod checkpoint;
@@ -7,8 +8,10 @@ mod error;
 mod event;
 mod export;
 mod fit;
+mod generate;
 mod guard;
 mod hub;
+mod inference;
 mod memory;
 mod metrics;
 mod model;
@@ -22,14 +25,17 @@ mod task;
 mod warm_up;
 mod weights;
 
+pub use adapter_folder::AdapterFolder;
 pub use bench::{BenchReport, OperatorTime, bench, profile};
 pub use checkpoint::{Best, Change, Damaged, Effect, Resume};
 pub use error::TrainError;
 pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 pub use export::{TextFiles, export};
 pub use fit::{Fit, Outcome, data_bytes, fit};
+pub use generate::{Ending, Generated, Sampling};
 pub use guard::{BadUpdate, Guard};
 pub use hub::hub_snapshot;
+pub use inference::{Inference, plan_inference, prepare_inference};
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};

@@ -155,11 +155,15 @@ impl DataMemory<'_> {
 }
 
 /// What a run is planned and started in.
-struct Surroundings<'a> {
-    spec: &'a Spec,
-    device: &'a DeviceProfile,
-    budgets: Budgets,
-    data: &'a DataMemory<'a>,
+pub(crate) struct Surroundings<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) device: &'a DeviceProfile,
+    pub(crate) budgets: Budgets,
+    pub(crate) data: &'a DataMemory<'a>,
+    /// Plans beside what no plan controls.
+    pub(crate) plan: &'a dyn Fn(Fixed) -> Result<Chosen<Built>, TrainError>,
+    /// The least that a micro-batch can be.
+    pub(crate) smallest: BatchShape,
 }
 
 impl Surroundings<'_> {
@@ -186,13 +190,12 @@ impl Surroundings<'_> {
         let later = HEADROOM_BYTES + if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 };
         let planned = |batch| {
             let fixed = self.measured(batch, gpu_excess_bytes, later);
-            plan_only(self.spec, self.device, self.budgets, fixed)
+            (self.plan)(fixed)
         };
         // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
-        let smallest = self.spec.smallest_batch();
-        let chosen = match planned(smallest) {
+        let chosen = match planned(self.smallest) {
             // A refusal names a budget, so it is made again with what the process takes once it has planned.
-            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(smallest)?,
+            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(self.smallest)?,
             chosen => chosen?,
         };
         // Planning itself left something behind; plan again if that no longer fits.
@@ -257,14 +260,25 @@ pub fn prepare(
 /// was really taken, and fills in the weights.
 pub fn prepare_watched(
     spec: &Spec,
-    mut backend: Box<dyn Backend>,
+    backend: Box<dyn Backend>,
     device: &DeviceProfile,
     budgets: Budgets,
     data: &DataMemory<'_>,
     paranoid: bool,
     watch: &mut dyn FnMut(Preparation<'_>),
 ) -> Result<Prepared, TrainError> {
-    let here = Surroundings { spec, device, budgets, data };
+    let plan = |fixed| plan_only(spec, device, budgets, fixed);
+    let smallest = spec.smallest_batch();
+    start(&Surroundings { spec, device, budgets, data, plan: &plan, smallest }, backend, paranoid, watch)
+}
+
+pub(crate) fn start(
+    here: &Surroundings<'_>,
+    mut backend: Box<dyn Backend>,
+    paranoid: bool,
+    watch: &mut dyn FnMut(Preparation<'_>),
+) -> Result<Prepared, TrainError> {
+    let Surroundings { spec, device, budgets, .. } = *here;
     let mut excess = 0;
     for _ in 0..REPLANS_MAX {
         let chosen = here.plan(excess)?;

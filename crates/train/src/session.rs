@@ -1,13 +1,14 @@
-//! A model on a device: micro-steps, updates, evaluation and sampling, all inside the planned arena.
+//! A model on a device: micro-steps, updates and evaluation, all inside the planned arena.
 
 use std::iter::repeat;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use plimsoll_data::{
     Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, NO_LOSS, PerStream, TokenStream, pack_groups,
 };
 use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
-use plimsoll_models::{Built, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
+use plimsoll_models::{Built, Inputs, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
 use plimsoll_plan::{Plan, Region};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
@@ -15,7 +16,7 @@ use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 use crate::bits::BitsPerByte;
 use crate::checkpoint::PlanPosition;
 use crate::prepare::{capacity, per_stream};
-use crate::{Amounts, LossPart, Metrics, Model, Spec, Task, TrainError, weights};
+use crate::{Amounts, Ending, LossPart, Metrics, Model, Sampling, Spec, Task, TrainError, weights};
 
 pub struct Session {
     executor: Executor,
@@ -113,6 +114,10 @@ impl Session {
             }
         }
         weights::fill(self, checkpoint, tick)
+    }
+
+    pub(crate) fn inputs(&self) -> &Inputs {
+        &self.built.inputs
     }
 
     /// Gives the arena back.
@@ -399,6 +404,11 @@ impl Session {
         stop: Option<u32>,
         max_new: usize,
     ) -> Result<Vec<Vec<u32>>, TrainError> {
+        if self.built.inputs.cache.is_some() {
+            let ending = Ending { stop: stop.into_iter().collect(), max_new };
+            let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
+            return Ok(all.into_iter().map(|generated| generated.tokens).collect());
+        }
         if prompts.is_empty() {
             return Ok(Vec::new());
         }

@@ -3,6 +3,8 @@
 pub mod bench;
 pub mod completions;
 pub mod doctor;
+pub mod eval;
+pub mod generate;
 pub mod init;
 pub mod keys;
 pub mod plan;

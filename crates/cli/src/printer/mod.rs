@@ -79,6 +79,19 @@ impl Printer {
         self.result(text.trim_end_matches('\n'));
     }
 
+    /// A part of a result, as it comes: to stdout.
+    pub fn piece(&self, text: impl Display) {
+        let mut out = io::stdout().lock();
+        let _ = write!(out, "{text}").and_then(|()| out.flush());
+    }
+
+    /// What stands before something that is typed: to stderr, where that is a terminal.
+    pub fn ask(&self, text: impl Display) {
+        if self.is_terminal() {
+            let _ = write!(io::stderr().lock(), "{text}");
+        }
+    }
+
     /// One JSON object on one line: to stdout.
     pub fn json(&self, value: &impl serde::Serialize) {
         match serde_json::to_string(value) {

@@ -8,6 +8,7 @@ mod data;
 mod disk;
 mod faults;
 mod first_hour;
+mod generate;
 mod observing;
 mod plan;
 mod resume;

@@ -6,6 +6,7 @@ mod activation;
 mod adapter;
 mod array;
 mod attention;
+mod cached;
 mod elementwise;
 mod embedding;
 mod finite_difference;
@@ -73,6 +74,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::Rope(op) => vec![rope::rope(op, inputs)],
         Op::Attention(op) => attention::attention(op, inputs),
         Op::AttentionGrad(op) => attention::attention_grad(op, inputs),
+        Op::CacheWrite(op) => vec![cached::cache_write(op, inputs)],
+        Op::CachedAttention(op) => vec![cached::cached_attention(op, inputs)],
         Op::PositionBias(_) => vec![position_bias::position_bias(inputs)],
         Op::PositionBiasGrad(_) => vec![position_bias::position_bias_grad(inputs)],
         Op::Gated(op) => vec![activation::gated(op, inputs)],

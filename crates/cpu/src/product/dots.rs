@@ -9,8 +9,8 @@ use crate::workers::Workers;
 const FEW_ROWS: usize = 4;
 /// Shorter sums are over before they fill the partial ones.
 const LEAST_DEPTH: usize = 128;
-/// Columns of a task.
-const TASK_COLS: usize = 256;
+/// Columns of a task: few, so that threads get equal shares even of a small matrix.
+const TASK_COLS: usize = 64;
 
 impl Product {
     pub(super) fn is_few_dots(&self) -> bool {

@@ -3,6 +3,7 @@
 mod activation;
 mod adapter;
 mod attention;
+mod cached;
 mod elementwise;
 mod embedding;
 mod layer_norm;
@@ -20,6 +21,7 @@ mod score;
 pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, PointwiseGrad};
 pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Columns, added_inside};
 pub use attention::{Attention, AttentionGrad, DISTANCE_TILE, Heads, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
+pub use cached::{CacheWrite, CachedAttention};
 pub use elementwise::{Add, Dropout, Scale};
 pub use embedding::{Embed, EmbedGrad};
 pub use layer_norm::{LayerNorm, LayerNormGrad};

@@ -10,7 +10,45 @@ use crate::report::{
     Alternative, Categories, DeviceReport, EffectiveBatch, HostCategories, HostReport, LayoutReport, Modes, Predicted,
     Report,
 };
-use crate::{Backing, PlanError};
+use crate::{Backing, Budgets, DeviceProfile, Fixed, PlanError};
+
+/// The arena's categories put into the memory they are taken from, with what no plan controls.
+pub(crate) fn memories(
+    device: &DeviceProfile,
+    fixed: Fixed,
+    arena: Option<Categories>,
+) -> (Categories, HostCategories) {
+    let mut host = HostCategories {
+        process: fixed.host_process_bytes,
+        offload: 0,
+        pinned: device.staging_bytes,
+        data: fixed.host_data_bytes,
+        arena: None,
+    };
+    match device.backing {
+        Backing::Gpu => (Categories { context: fixed.gpu_context_bytes, ..arena.unwrap_or_default() }, host),
+        Backing::Host => {
+            host.arena = arena;
+            (Categories::default(), host)
+        }
+    }
+}
+
+/// That the largest of what must fit into a memory is named first.
+pub(crate) fn does_not_fit(
+    device: &DeviceProfile,
+    budgets: Budgets,
+    (gpu, host): (Categories, HostCategories),
+    alternatives: Vec<Alternative>,
+) -> PlanError {
+    let (memory, budget_bytes, needed_bytes, mut largest) = match device.backing {
+        Backing::Gpu => ("GPU", budgets.gpu_bytes, gpu.total(), gpu.rows().to_vec()),
+        Backing::Host => ("host", budgets.host_bytes, host.total(), host.rows()),
+    };
+    largest.retain(|(_, bytes)| *bytes > 0);
+    largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, largest, alternatives }
+}
 
 impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     pub(super) fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, E> {
@@ -58,23 +96,9 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         Categories { recorded: self.recorded(candidate), ..plan.categories }
     }
 
-    /// The arena's categories put into the memory they are taken from, with what no plan controls.
+    /// See [`memories`].
     pub(super) fn memories(&self, arena: Option<Categories>) -> (Categories, HostCategories) {
-        let fixed = self.request.fixed;
-        let mut host = HostCategories {
-            process: fixed.host_process_bytes,
-            offload: 0,
-            pinned: self.request.device.staging_bytes,
-            data: fixed.host_data_bytes,
-            arena: None,
-        };
-        match self.request.device.backing {
-            Backing::Gpu => (Categories { context: fixed.gpu_context_bytes, ..arena.unwrap_or_default() }, host),
-            Backing::Host => {
-                host.arena = arena;
-                (Categories::default(), host)
-            }
-        }
+        memories(self.request.device, self.request.fixed, arena)
     }
 
     /// The way from fastest to smallest, with what each costs.
@@ -141,19 +165,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     pub(super) fn refusal(&self) -> Result<PlanError, E> {
         let lowest = self.lowest_laid_out()?;
         let plan = self.assembled(&lowest)?;
-        let (gpu, host) = self.memories(Some(self.with_recorded(&plan, &lowest)));
-        let (memory, budget_bytes, needed_bytes, mut largest) = match self.request.device.backing {
-            Backing::Gpu => ("GPU", self.request.budgets.gpu_bytes, gpu.total(), gpu.rows().to_vec()),
-            Backing::Host => ("host", self.request.budgets.host_bytes, host.total(), host.rows()),
-        };
-        largest.retain(|(_, bytes)| *bytes > 0);
-        largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        Ok(PlanError::DoesNotFit {
-            memory,
-            budget_bytes,
-            needed_bytes,
-            largest,
-            alternatives: self.alternatives(None)?,
-        })
+        let memories = self.memories(Some(self.with_recorded(&plan, &lowest)));
+        Ok(does_not_fit(self.request.device, self.request.budgets, memories, self.alternatives(None)?))
     }
 }

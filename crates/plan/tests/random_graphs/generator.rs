@@ -111,7 +111,7 @@ impl Sketch {
             (ScheduleId::MICRO_STEP, schedule(micro_step, Cadence::MicroBatch)),
             (ScheduleId::UPDATE, schedule(update, Cadence::Update)),
             (ScheduleId::EVALUATE, schedule(evaluate, Cadence::Aside)),
-            (ScheduleId::SAMPLE, schedule(sample, Cadence::Aside)),
+            (ScheduleId::DECODE, schedule(sample, Cadence::Aside)),
         ];
         Program { batch, slots: builder.slots, schedules: schedules.into() }
     }

@@ -11,7 +11,7 @@ use plimsoll_graph::{Graph, Program, ScheduleId};
 use proptest::test_runner::{Config, RngSeed};
 
 /// Every schedule of a program, the longest first.
-const IDS: [ScheduleId; 4] = [ScheduleId::MICRO_STEP, ScheduleId::UPDATE, ScheduleId::EVALUATE, ScheduleId::SAMPLE];
+const IDS: [ScheduleId; 4] = [ScheduleId::MICRO_STEP, ScheduleId::UPDATE, ScheduleId::EVALUATE, ScheduleId::DECODE];
 
 /// The program with another micro-step.
 fn with_micro_step(program: &Program, graph: Graph) -> Program {

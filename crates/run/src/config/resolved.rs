@@ -1,5 +1,6 @@
 //! The configuration after all layers, with the origin of every value.
 
+use super::model::ModelSource;
 use super::node::Node;
 use super::origin::Origin;
 use super::paths;
@@ -36,6 +37,14 @@ impl Resolved {
     /// Every value with its origin, in the schema's order.
     pub fn origins(&self) -> Vec<OriginRow> {
         render::rows(&self.tree)
+    }
+
+    /// The model's name or folder; `None` where it is given by its shape.
+    pub fn model_name(&self) -> Option<String> {
+        match &self.run.model {
+            ModelSource::Name(name) => Some(name.clone()),
+            ModelSource::Shape(_) => None,
+        }
     }
 
     /// As YAML, each value with its origin behind it; reading it back gives the same run.

@@ -13,8 +13,9 @@ use plimsoll_data::{
     Row, RowFormat, StorageMode, Tokenizer, quickstart,
 };
 use plimsoll_runtime::weights::is_pointer;
-use plimsoll_train::{Model, Task, data_bytes, hub_snapshot};
+use plimsoll_train::{Model, Task, TrainError, data_bytes, hub_snapshot};
 
+use crate::artifact::Artifact;
 use crate::config::{DataFormat, Overlong, Resolved, SourceEntry};
 use crate::diagnostics::{data_sources, data_template};
 use crate::failure::Failure;
@@ -114,6 +115,44 @@ pub fn open(
     let tokenizer_files =
         exported_files(tokenizer_files(&folder)?, &tokenizer, train.summary().format, &options, resolved)?;
     Ok(RunData { tokenizer, tokenizer_files, train, eval, stored, formats })
+}
+
+/// What a model is evaluated on: `data.eval`, else what the run holds out of its training data.
+pub fn open_eval(
+    context: &Context<'_>,
+    artifact: &Artifact,
+    task: &dyn Task,
+    observer: &mut dyn Observer,
+) -> Result<(Dataset, Vec<DetectedFormat>), Failure> {
+    let resolved = context.resolved;
+    let data = &resolved.run.data;
+    let options = options(context, task.content())?;
+    if data.eval.is_empty() && matches!(data.train.as_slice(), [SourceEntry { path, .. }] if path == BUILT_IN) {
+        let built_in = built_in(resolved, &options)?;
+        return Ok((built_in.eval.unwrap_or(built_in.train), built_in.formats));
+    }
+    let folder = data.tokenizer.as_ref().map_or_else(|| artifact.tokenizer_folder(), PathBuf::from);
+    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
+    let vocabulary = artifact.model.config.vocab_size;
+    if tokenizer.vocab_size() > vocabulary {
+        return Err(TrainError::Vocabulary { tokenizer: tokenizer.vocab_size(), model: vocabulary }.into());
+    }
+    let file = |path: &String| SourceEntry { path: path.clone(), weight: None };
+    let (entries, hold_out) = match (data.eval.is_empty(), data.eval_split) {
+        (false, _) => (data.eval.iter().map(file).collect(), None),
+        (true, Some(share)) => (data.train.clone(), Some(HoldOut { share, seed: resolved.run.seed, held: true })),
+        (true, None) => {
+            return Err(Failure::config(
+                "there is no evaluation data: neither `data.eval` nor `data.eval_split` is set",
+            )
+            .hint("give a file with --data FILE"));
+        }
+    };
+    let sources = storage::sources(&entries, &options).map_err(|error| data_sources(error, resolved))?;
+    let formats = report::formats(&sources);
+    let sources = if hold_out.is_some() { sources.held_out() } else { sources };
+    let store = storage::Store { context, tokenizer: &tokenizer };
+    Ok((store.open(sources, &Options { hold_out, ..options }, false, observer)?.0, formats))
 }
 
 /// A repository cloned without Git LFS has small text files in the place of large ones.

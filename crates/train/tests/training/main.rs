@@ -1,5 +1,6 @@
 //! Training on the CPU, end to end: what Hugging Face computes, whatever the plan.
 
+mod generation;
 mod guard;
 mod optimizers;
 mod parity;

@@ -136,7 +136,7 @@ impl Place {
         let mut folder = RunFolder::claim(&self.path(name))?;
         let resume = Resume::find(folder.path())?;
         let (train, eval) = (self.data(setup.streamed), self.data(false));
-        let Prepared { mut session, report } = start(&setup.spec, false);
+        let Prepared { mut session, report, .. } = start(&setup.spec, false);
         (setup.change)(&mut session);
         folder.begin("seed: 7\n", &report, setup.steps, resume.as_ref())?;
         let stop = AtomicBool::new(false);

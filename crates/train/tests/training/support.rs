@@ -70,7 +70,7 @@ fn cpu(threads: usize) -> (Box<dyn Backend>, DeviceProfile) {
 }
 
 /// The device under test.
-fn device() -> (Box<dyn Backend>, DeviceProfile) {
+pub fn device() -> (Box<dyn Backend>, DeviceProfile) {
     let Ok(ordinal) = std::env::var(CUDA_VARIABLE) else { return cpu(THREADS) };
     let backend = CudaBackend::new(ordinal.parse().expect("a card's number")).unwrap_or_else(|e| panic!("{e}"));
     let profile = known_device("H200").map(|p| DeviceProfile { traits: backend.traits(), ..p });

@@ -1,0 +1,64 @@
+//! Keys and values kept for sequences that grow, and attention over them.
+
+use plimsoll_graph::DType;
+use plimsoll_graph::ops::{CacheWrite, CachedAttention};
+use plimsoll_runtime::RuntimeError;
+
+use crate::call::{Args, Call};
+use crate::elementwise::{THREADS, row_grid};
+
+const MODULE: &str = "cached";
+/// Warps of a block divide the keys; each holds a head in eight registers of a lane.
+const WARPS: u32 = 4;
+const HEAD_DIM_MAX: usize = 256;
+
+pub(crate) fn cache_write(op: &CacheWrite, call: &Call) -> Result<(), RuntimeError> {
+    let (qkv, cache, places, positions) = (call.input(0), call.output(0), call.input(2), call.input(3));
+    // Bits are copied, whatever they mean.
+    let bits = match (qkv.dtype, cache.dtype) {
+        (DType::F32, DType::F32) => 32,
+        (DType::BF16, DType::BF16) | (DType::F16, DType::F16) => 16,
+        (other, _) => return Err(call.unsupported(other)),
+    };
+    let args = Args::new()
+        .ptr(qkv.ptr)
+        .ptr(cache.ptr)
+        .ptr(places.ptr)
+        .ptr(positions.ptr)
+        .u32(qkv.rows as u32)
+        .u32(op.heads.query_cols() as u32)
+        .u32(cache.cols as u32)
+        .u32(op.capacity as u32)
+        .u32((cache.rows / op.capacity) as u32);
+    let rows = crate::call::Operand { rows: qkv.rows, ..cache };
+    call.launch(MODULE, &format!("cache_write_{bits}"), row_grid(call, &rows)?, THREADS, 0, args)
+}
+
+pub(crate) fn cached_attention(op: &CachedAttention, call: &Call) -> Result<(), RuntimeError> {
+    let (qkv, cache, places, positions) = (call.input(0), call.input(1), call.input(2), call.input(3));
+    let out = call.output(0);
+    let suffix = call.suffix_of(&[qkv, cache, out])?;
+    let heads = op.heads;
+    if heads.kv == 0 || !heads.query.is_multiple_of(heads.kv) || heads.head_dim > HEAD_DIM_MAX {
+        let reason =
+            format!("{} query heads on {} key heads of {} have no kernel", heads.query, heads.kv, heads.head_dim);
+        return Err(call.error(format!("{reason}; head dims may be up to {HEAD_DIM_MAX}")));
+    }
+    let window = op.window.map_or(i32::MAX, |w| i32::try_from(w).unwrap_or(i32::MAX));
+    let args = Args::new()
+        .ptr(qkv.ptr)
+        .ptr(cache.ptr)
+        .ptr(places.ptr)
+        .ptr(positions.ptr)
+        .ptr(out.ptr)
+        .i32(heads.query as i32)
+        .i32(heads.kv as i32)
+        .i32(heads.head_dim as i32)
+        .i32(op.capacity as i32)
+        .i32((cache.rows / op.capacity) as i32)
+        .i32(window)
+        .f32(op.scale)
+        .f32(op.softcap.unwrap_or(0.0));
+    let grid = (heads.query as u32, out.rows as u32, 1);
+    call.launch(MODULE, &format!("cached_attention_{suffix}"), grid, WARPS * 32, 0, args)
+}

@@ -1,0 +1,108 @@
+//! A model's loss and metrics over a dataset, in the memory of a forward pass.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_graph::DType;
+use plimsoll_models::Recipe;
+use plimsoll_plan::{Goal, Pins, PlanError, Report};
+use plimsoll_train::{
+    AdapterFolder, DataMemory, Evaluation, Inference, Model, Prepared, Spec, TrainError, peak_resident_bytes,
+    prepare_inference,
+};
+
+use crate::artifact::Artifact;
+use crate::budgets::capacity;
+use crate::config::Resolved;
+use crate::data::{self, Context};
+use crate::device::{self, Present};
+use crate::diagnostics::not_started;
+use crate::failure::Failure;
+use crate::note::Note;
+use crate::observer::Observer;
+use crate::prepare::Measured;
+use crate::spec::{compute, task};
+
+/// What came of it.
+pub struct Evaluated {
+    pub evaluation: Evaluation,
+    /// The task's name.
+    pub task: &'static str,
+    /// Of the weights, and of the adapter if there is one.
+    pub model: PathBuf,
+    pub adapter: Option<PathBuf>,
+    pub report: Report,
+    pub measured: Measured,
+    pub notes: Vec<Note>,
+}
+
+/// Evaluates what `model` stands for as the run says: its task, on its evaluation data.
+pub fn evaluate(
+    resolved: &Resolved,
+    model: &str,
+    adapter: Option<&Path>,
+    paranoid: bool,
+    observer: &mut dyn Observer,
+) -> Result<Evaluated, Failure> {
+    let artifact = Artifact::find(model, adapter)?;
+    let task = task(resolved, &artifact.model)?;
+    let Present { backend, device } = device::present(resolved, false)?;
+    let capacity = capacity(resolved, &device);
+    let context = Context { resolved, out: Path::new("runs/eval"), host_bytes: capacity.budgets.host_bytes };
+    let (dataset, formats) = data::open_eval(&context, &artifact, &*task, observer)?;
+    let Artifact { model, adapter } = artifact;
+    let spec = Spec {
+        recipe: recipe(adapter.as_ref(), compute(resolved, &device.profile)?),
+        sequences: task.group(),
+        tokens: None,
+        max_length: resolved.run.data.max_length as usize,
+        goal: Goal::Fastest,
+        pins: Pins::default(),
+        seed: resolved.run.seed,
+        model,
+        task,
+    };
+    let feed_bytes = |capacity| dataset.sequential_bytes(capacity);
+    let memory = DataMemory { resident_bytes: dataset.resident_bytes(), feed_bytes: &feed_bytes };
+    let prepared =
+        prepare_inference(&spec, Inference::Evaluate, backend, &device.profile, capacity.budgets, &memory, paranoid);
+    let Prepared { mut session, report, .. } = prepared.map_err(|error| {
+        let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
+        let mut failure = not_started(error, resolved, &device.profile, &capacity);
+        if too_large {
+            failure = failure.hint("a shorter data.max_length takes less memory");
+        }
+        failure
+    })?;
+    if let Some(adapter) = &adapter {
+        session.load_adapters(&adapter.path)?;
+    } else if session.has_new_head() {
+        return Err(Failure::bad_input(format!(
+            "{} has no head for `task: {}`, so there is nothing to evaluate",
+            spec.model.name(),
+            spec.task.name()
+        ))
+        .hint("evaluate a model or an adapter that was trained for the task, or set --task"));
+    }
+    let evaluation = session.evaluate(&dataset)?;
+    let gpu = session.executor().backend().used();
+    let mut notes = device.notes;
+    notes.extend(capacity.notes);
+    notes.extend(formats.into_iter().map(Note::Format));
+    Ok(Evaluated {
+        evaluation,
+        task: spec.task.name(),
+        model: named(&spec.model),
+        adapter: adapter.map(|adapter| adapter.path),
+        report,
+        measured: Measured { host_bytes: Some(peak_resident_bytes()), gpu_bytes: gpu.map(|used| used.bytes) },
+        notes,
+    })
+}
+
+fn recipe(adapter: Option<&AdapterFolder>, compute: DType) -> Recipe {
+    Recipe::forward_only(adapter.map(|adapter| adapter.lora.clone()), compute)
+}
+
+fn named(model: &Model) -> PathBuf {
+    model.folder().map_or_else(|| PathBuf::from(model.name()), Path::to_owned)
+}

@@ -1,0 +1,129 @@
+//! Adapters as PEFT saves them: what `adapter_config.json` says. The weights are read once there is a place for them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plimsoll_models::{Lora, Targets};
+use serde_json::Value as Json;
+
+use crate::TrainError;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterFolder {
+    pub path: PathBuf,
+    pub lora: Lora,
+    /// The model it belongs to, as whoever saved it called it.
+    pub base: String,
+}
+
+/// The file that makes a folder one with an adapter.
+const CONFIG: &str = "adapter_config.json";
+
+/// What this version does not compute, each with the value that means it is not there.
+const UNSUPPORTED: [(&str, Json); 6] = [
+    ("use_dora", Json::Bool(false)),
+    ("fan_in_fan_out", Json::Bool(false)),
+    ("layers_to_transform", Json::Null),
+    ("layers_pattern", Json::Null),
+    ("trainable_token_indices", Json::Null),
+    ("target_parameters", Json::Null),
+];
+
+impl AdapterFolder {
+    pub fn is_one(folder: &Path) -> bool {
+        folder.join(CONFIG).is_file()
+    }
+
+    pub fn open(folder: &Path) -> Result<Self, TrainError> {
+        let path = folder.join(CONFIG);
+        let unusable = |reason: String| TrainError::AdapterConfig { path: path.clone(), reason };
+        let text = fs::read_to_string(&path).map_err(|error| unusable(error.to_string()))?;
+        let config: Json = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+        let lora = lora(&config).map_err(unusable)?;
+        let base = config["base_model_name_or_path"].as_str().unwrap_or_default().to_owned();
+        Ok(Self { path: folder.to_owned(), lora, base })
+    }
+}
+
+fn lora(config: &Json) -> Result<Lora, String> {
+    let given = |key: &str| config.get(key).filter(|value| !value.is_null());
+    match config["peft_type"].as_str() {
+        Some("LORA") => {}
+        other => return Err(format!("`peft_type` is {}; only LORA is supported", other.unwrap_or("missing"))),
+    }
+    for (key, without) in UNSUPPORTED {
+        let empty = |value: &Json| value.as_array().is_some_and(Vec::is_empty);
+        if let Some(value) = given(key).filter(|value| **value != without && !empty(value)) {
+            return Err(format!("`{key}` is {value}, which is not supported"));
+        }
+    }
+    if let Some(bias) = given("bias").filter(|bias| *bias != "none") {
+        return Err(format!("`bias` is {bias}; only \"none\" is supported"));
+    }
+    for key in ["rank_pattern", "alpha_pattern"] {
+        if given(key).and_then(Json::as_object).is_some_and(|pattern| !pattern.is_empty()) {
+            return Err(format!("`{key}` gives layers ranks of their own, which is not supported"));
+        }
+    }
+    let number = |key: &str| {
+        config[key].as_f64().filter(|n| *n > 0.0).ok_or_else(|| format!("`{key}` must be a positive number"))
+    };
+    let targets = match &config["target_modules"] {
+        Json::String(all) if all == "all-linear" => Targets::AllLinear,
+        Json::Array(names) => {
+            let name = |name: &Json| name.as_str().map(str::to_owned).ok_or("`target_modules` must list names");
+            Targets::Named(names.iter().map(name).collect::<Result<_, _>>()?)
+        }
+        other => return Err(format!("`target_modules` is {other}; expected a list of layer names or \"all-linear\"")),
+    };
+    Ok(Lora {
+        r: number("r")? as usize,
+        alpha: number("lora_alpha")? as f32,
+        // Nothing is dropped where nothing is trained; whoever trains on says what is.
+        dropout: 0.0,
+        targets,
+        rslora: config["use_rslora"].as_bool().unwrap_or(false),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config() -> Json {
+        json!({
+            "peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.1, "bias": "none", "use_rslora": true,
+            "target_modules": ["q_proj", "v_proj"], "modules_to_save": null, "rank_pattern": {}, "layers_pattern": null,
+        })
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let targets = Targets::Named(vec!["q_proj".into(), "v_proj".into()]);
+        let expected = Lora { r: 8, alpha: 16.0, dropout: 0.0, targets, rslora: true };
+        assert_eq!(lora(&config()), Ok(expected));
+        let mut all = config();
+        all["target_modules"] = json!("all-linear");
+        assert_eq!(lora(&all).map(|lora| lora.targets), Ok(Targets::AllLinear));
+    }
+
+    #[test]
+    fn what_would_be_computed_wrongly_is_refused() {
+        for (key, value, says) in [
+            ("peft_type", json!("IA3"), "`peft_type` is IA3"),
+            ("use_dora", json!(true), "`use_dora` is true"),
+            ("bias", json!("all"), "`bias` is \"all\""),
+            ("rank_pattern", json!({"q_proj": 4}), "`rank_pattern`"),
+            ("layers_to_transform", json!([0]), "`layers_to_transform` is [0]"),
+            ("target_modules", json!(".*_proj"), "`target_modules` is \".*_proj\""),
+            ("r", json!(0), "`r` must be"),
+        ] {
+            let mut config = config();
+            config[key] = value;
+            let refused = lora(&config).expect_err(key);
+            assert!(refused.starts_with(says), "{refused}");
+        }
+    }
+}
