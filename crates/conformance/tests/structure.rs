@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 /// Each crate with those it may depend on. Tests may use more: see [`FOR_TESTS`].
 const MAY_USE: &[(&str, &[&str])] = &[
     ("graph", &[]),
+    ("files", &[]),
     ("models", &["graph"]),
     ("plan", &["graph"]),
     ("runtime", &["graph", "plan"]),
     ("cpu", &["graph", "plan", "runtime"]),
-    ("cuda", &["graph", "plan", "runtime"]),
-    ("data", &[]),
-    ("train", &["graph", "models", "plan", "runtime", "data"]),
+    ("cuda", &["graph", "plan", "runtime", "files"]),
+    ("data", &["files"]),
+    ("train", &["graph", "models", "plan", "runtime", "data", "files"]),
     ("observe", &["plan", "train"]),
     ("run", &["graph", "models", "plan", "runtime", "cpu", "cuda", "data", "train"]),
-    ("cli", &["plan", "data", "train", "run", "observe"]),
+    ("cli", &["plan", "data", "train", "run", "observe", "files"]),
     ("conformance", &["graph", "plan", "runtime", "cpu", "cuda"]),
 ];
 

@@ -4,8 +4,8 @@
 //! One file per operator family, named as in `graph/src/ops`, each beside `kernels/{family}.cu`.
 //! `library` finds what NVIDIA provides, `compile` and `cache` turn kernels into machine code,
 //! `device` holds the card with its `context`, its loaded `modules` and the `staging` memory, `usage` and `nvml` what
-//! of its memory is whose, `monitor` what all cards do, `call` a step's operands, `blas` and `descriptor` the products; `grouping`
-//! says which steps of a schedule run as one, `record` keeps whole schedules to be replayed.
+//! of its memory is whose, `monitor` what all cards do, `call` a step's operands, `blas` and `descriptor` the products;
+//! `grouping` says which steps of a schedule run as one, `record` keeps whole schedules to be replayed.
 //!
 //! Results depend on the active shape, the card and the libraries' versions, never on addresses:
 //! every sum has a fixed order, and no kernel adds with atomics.

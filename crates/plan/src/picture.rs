@@ -4,7 +4,7 @@ use plimsoll_graph::{Graph, OpRule, Phase, Program, Role};
 
 use crate::lifetimes::{Content, Lifetimes, aligned, lifetimes};
 use crate::search::with_drops;
-use crate::{Categories, Chosen, DeviceProfile, Lane, Schedule, step_cost};
+use crate::{Categories, Chosen, DeviceProfile, Lane, Plan, Schedule, step_cost};
 
 /// Addresses over time, for every schedule of a plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +70,9 @@ impl<B: AsRef<Program>> Chosen<B> {
     /// The picture of this plan, with times as they are predicted for `device`, for which it was made.
     pub fn picture(&self, device: &DeviceProfile) -> Picture {
         let plan = &self.plan;
-        let bands = plan.slots.iter().map(|(id, slot)| Band {
+        // Caches are memory of the schedules that use them, and lent to all others.
+        let permanent = || plan.slots.iter().filter(|(_, slot)| slot.role != Role::Cache);
+        let bands = permanent().map(|(id, slot)| Band {
             name: slot.name.clone(),
             category: category(slot.role),
             layer: slot.layer,
@@ -81,10 +83,15 @@ impl<B: AsRef<Program>> Chosen<B> {
         let bands: Vec<Band> = bands.collect();
         let mut schedules: Vec<_> = self.built.as_ref().schedules.iter().collect();
         schedules.sort_by_key(|(id, schedule)| (schedule.cadence as u8, **id));
-        let base: usize = plan.slots.iter().map(|(_, slot)| aligned(slot.bytes())).sum();
+        let base: usize = permanent().map(|(_, slot)| aligned(slot.bytes())).sum();
         let timelines = schedules.into_iter().map(|(&id, schedule)| {
             let graph = with_drops(schedule, &self.drops);
-            timeline(id.0, &graph, plan.schedule(id), base as u64, device)
+            let schedule = plan.schedule(id);
+            let mut timeline = timeline(id.0, &graph, schedule, base as u64, device);
+            let caches = caches(plan, schedule);
+            timeline.peak_bytes += caches.iter().map(|cache| aligned(cache.bytes as usize) as u64).sum::<u64>();
+            timeline.buffers.extend(caches);
+            timeline
         });
         Picture {
             arena_bytes: plan.arena_bytes as u64,
@@ -93,6 +100,25 @@ impl<B: AsRef<Program>> Chosen<B> {
             timelines: timelines.collect(),
         }
     }
+}
+
+/// What a schedule keeps of sequences from one run to the next.
+fn caches(plan: &Plan, schedule: &Schedule) -> Vec<TimelineBuffer> {
+    let regions = plan.slots_of(schedule);
+    let held = plan.slots.iter().zip(regions).filter(|((_, slot), at)| slot.role == Role::Cache && at.bytes > 0);
+    held.map(|((_, slot), at)| TimelineBuffer {
+        name: slot.name.clone(),
+        class: "",
+        category: category(slot.role),
+        layer: slot.layer,
+        detail: format!("{} {}", slot.dtype().name(), slot.shape),
+        recomputed: false,
+        offset: at.offset as u64,
+        bytes: at.bytes as u64,
+        first: 0,
+        last: schedule.steps.len() - 1,
+    })
+    .collect()
 }
 
 fn timeline(

@@ -22,7 +22,7 @@ pub fn run(args: &StatusArgs, printer: &Printer) -> Result<(), Failure> {
                 "step": status.step,
                 "steps": status.steps,
                 "loss": status.loss,
-                "left_s": status.left_s.filter(|_| status.state == RunPhase::Running),
+                "left_s": status.left_s.filter(|_| status.state == RunPhase::Running).unwrap_or(0.0),
                 "host_bytes": status.host_bytes,
                 "gpu_bytes": status.gpu_bytes,
             })

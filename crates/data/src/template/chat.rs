@@ -66,7 +66,8 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Bounded in steps and in bytes, whatever the template. The error is the template's or Jinja's reason; the caller knows which row it belongs to.
+    /// Bounded in steps and in bytes, whatever the template. The error is the template's or Jinja's reason; the caller
+    /// knows which row it belongs to.
     pub fn render(&self, messages: &[Value], tools: &Value, add_generation_prompt: bool) -> Result<String, String> {
         self.render_marked(messages, tools, add_generation_prompt).map(|rendered| rendered.text)
     }

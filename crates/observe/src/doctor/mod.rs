@@ -1,4 +1,5 @@
-//! What is wrong with a machine, from what was seen of it. Pure functions: a recording gives the same verdict as the machine.
+//! What is wrong with a machine, from what was seen of it. Pure functions: a recording gives the same verdict as the
+//! machine.
 
 mod course;
 mod gpu;

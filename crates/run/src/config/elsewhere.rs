@@ -138,10 +138,7 @@ const REMARKS: &[(&[&str], &str)] = &[
     (&["trust_remote_code"], "there is no such key: code from a model's folder is never run"),
     (&["push_to_hub", "hub_model_id", "hub_token", "hub_strategy"], "there is no such key: runs stay on this machine"),
     (&["overwrite_output_dir"], "there is no such key: a run never overwrites another; choose a new `out`"),
-    (
-        &["neftune_noise_alpha", "label_smoothing_factor", "label_smoothing"],
-        "there is no such key, and nothing that does the same",
-    ),
+    (&["neftune_noise_alpha", "label_smoothing_factor"], "there is no such key, and nothing that does the same"),
 ];
 
 /// A name as other trainers write it in Python: lower case, with underscores.

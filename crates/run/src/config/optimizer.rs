@@ -194,7 +194,8 @@ section! {
         decay_start: Option<Span> = span();
         /// The power of what is left of the run that `polynomial` follows; 1 if unset.
         power: Option<f64> = number(Range::ABOVE_ZERO);
-        /// Updates behind the warm-up after which `inverse-sqrt` is at 0.71; as many as the warm-up has, or 10,000, if unset.
+        /// Updates behind the warm-up after which `inverse-sqrt` is at 0.71; as many as the warm-up has, or 10,000, if
+        /// unset.
         timescale: Option<u64> = count();
     }
     one_of &[&["epochs", "steps"]];

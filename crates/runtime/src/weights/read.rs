@@ -130,7 +130,7 @@ impl Checkpoint {
             let (path, dtype) = (path.to_owned(), format!("{:?}", info.dtype));
             return Err(WeightError::DType { path, name: name.clone(), dtype });
         }
-        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: *dtype };
+        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: *dtype, finite: false };
         backend
             .write_with(*region, &mut |done, place| stored.read(done, place))?
             .map_err(|e| WeightError::read(path, e))
@@ -147,7 +147,7 @@ impl Checkpoint {
     ) -> Result<(), WeightError> {
         self.check(name, shape)?;
         let (info, path, file) = self.find(name, shape)?;
-        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: dtype };
+        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: dtype, finite: true };
         backend.write_with(region, &mut |done, place| stored.read(done, place))?.map_err(|error| {
             match error.get_ref() {
                 Some(inner) if inner.is::<NotFinite>() => {
@@ -200,6 +200,8 @@ struct Stored<'a> {
     dtype: Dtype,
     offset: u64,
     wanted: DType,
+    /// Whether numbers that are not finite are an error.
+    finite: bool,
 }
 
 impl Stored<'_> {
@@ -228,7 +230,7 @@ impl Stored<'_> {
             // In pieces, so that they are checked while they are in the cache.
             for (index, piece) in place.chunks_mut(RAW_BYTES).enumerate() {
                 self.file.read_exact_at(piece, at(done + index * RAW_BYTES))?;
-                check_finite(piece, self.wanted)?;
+                self.check(piece)?;
             }
             return Ok(());
         }
@@ -238,9 +240,13 @@ impl Stored<'_> {
             let raw = &mut raw[..piece.len() / wanted * stored];
             self.file.read_exact_at(raw, at(done + index * piece_bytes))?;
             convert(raw, self.dtype, self.wanted, piece);
-            check_finite(piece, self.wanted)?;
+            self.check(piece)?;
         }
         Ok(())
+    }
+
+    fn check(&self, numbers: &[u8]) -> io::Result<()> {
+        if self.finite { check_finite(numbers, self.wanted) } else { Ok(()) }
     }
 
     fn is_direct(&self) -> bool {
@@ -349,7 +355,9 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
         let mut place = vec![0; wanted.bytes()];
-        Stored { file: file.as_file(), dtype: stored, offset: 0, wanted }.read(0, &mut place).map(|()| place)
+        Stored { file: file.as_file(), dtype: stored, offset: 0, wanted, finite: true }
+            .read(0, &mut place)
+            .map(|()| place)
     }
 
     #[test]

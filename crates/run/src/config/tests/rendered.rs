@@ -16,6 +16,18 @@ fn resolved_yaml_shows_origins() {
 model: tiny              # run.yaml:1
 init: auto               # default
 task: sft                # default
+reward:
+  centring: 0.0          # default
+  margin: false          # default
+ranking:
+  loss: listmle          # default
+  weight: 1.0            # default
+  lm_weight: 0.5         # default
+dpo:
+  beta: 0.1              # default
+  label_smoothing: 0.0   # default
+orpo:
+  lambda: 0.1            # default
 method:
   lora:
     r: 8                 # run.yaml:2
