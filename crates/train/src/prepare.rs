@@ -99,7 +99,7 @@ pub fn plan_only(
     budgets: Budgets,
     fixed: Fixed,
 ) -> Result<Chosen<Built>, TrainError> {
-    with_request(spec, device, budgets, fixed, |request| plan(request))
+    with_request(spec, device, budgets, fixed, plan)
 }
 
 /// What more memory than these budgets would buy.
@@ -109,7 +109,7 @@ pub fn next_gib(
     budgets: Budgets,
     fixed: Fixed,
 ) -> Result<Vec<SpeedAt>, TrainError> {
-    with_request(spec, device, budgets, fixed, |request| speed_curve(request))
+    with_request(spec, device, budgets, fixed, speed_curve)
 }
 
 fn with_request<T>(

@@ -193,7 +193,7 @@ fn texts_begin_anew_behind_the_source() {
     let answers = session.sample(&prompts, None, 5).expect("runs");
     assert!(answers.iter().all(|answer| answer.len() == 5), "{answers:?}");
     let alone: Vec<_> =
-        prompts.iter().map(|p| session.sample(&[p.clone()], None, 5).expect("runs").remove(0)).collect();
+        prompts.iter().map(|p| session.sample(std::slice::from_ref(p), None, 5).expect("runs").remove(0)).collect();
     assert_eq!(answers, alone, "others beside a prompt do not change its answer");
 }
 
