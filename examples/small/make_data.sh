@@ -5,4 +5,5 @@ cd "$(dirname "$0")"
 mkdir -p data/tokenizer
 python3 make_pairs.py data
 python3 make_ranking.py data
+python3 make_text.py data
 python3 make_tokenizer.py data/tokenizer

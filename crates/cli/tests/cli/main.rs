@@ -6,6 +6,7 @@ mod bad_run;
 mod bench;
 mod data;
 mod disk;
+mod examples;
 mod faults;
 mod first_hour;
 mod generate;

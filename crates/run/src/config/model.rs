@@ -52,6 +52,38 @@ section! {
         hidden_act = text();
         /// Standard deviation of random initial weights.
         initializer_range = number(Range::ABOVE_ZERO);
+        /// The token that fills sequences up; its embedding is not trained.
+        pad_token_id = from_zero();
+        /// Logits are held within this by a tanh.
+        final_logit_softcapping = number(Range::ABOVE_ZERO);
+        /// The same of attention's scores.
+        attn_logit_softcapping = number(Range::ABOVE_ZERO);
+        /// Attention's scores are divided by its square root.
+        query_pre_attn_scalar = number(Range::ABOVE_ZERO);
+        /// Of T5: width of the residual stream.
+        d_model = up_to(1 << 20);
+        /// Of T5: width of a head.
+        d_kv = up_to(1 << 12);
+        /// Of T5: width of the MLP.
+        d_ff = up_to(1 << 22);
+        /// Of T5: layers of the encoder.
+        num_layers = up_to(1 << 12);
+        /// Of T5: layers of the decoder; as many as the encoder's if unset.
+        num_decoder_layers = up_to(1 << 12);
+        /// Of T5: heads.
+        num_heads = up_to(1 << 12);
+        /// Of T5: buckets of distances.
+        relative_attention_num_buckets = up_to(1 << 12);
+        /// Of T5: distances beyond this share a bucket.
+        relative_attention_max_distance = up_to(1 << 24);
+        /// Of T5: epsilon of the norms.
+        layer_norm_epsilon = number(Range::ABOVE_ZERO);
+        /// Of T5: relu or gated-gelu.
+        feed_forward_proj = text();
+        /// Of T5: dropout while training.
+        dropout_rate = number(Range::BELOW_ONE);
+        /// Of T5: the token that a target begins with.
+        decoder_start_token_id = from_zero();
         /// The same as `init`.
         init = word::<Init>();
     }
@@ -100,6 +132,8 @@ pub struct ModelKeys {
 /// Without these no model can be built.
 const REQUIRED: [&str; 5] =
     ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"];
+/// The same of models that are described in T5's words.
+const REQUIRED_OF_T5: [&str; 5] = ["d_model", "num_layers", "num_heads", "d_ff", "vocab_size"];
 
 impl Field for ModelSource {
     fn read_field(section: &Reader<'_>, name: &str) -> Result<Self, Failure> {
@@ -120,7 +154,8 @@ impl Keys for ModelKeys {
     /// The keys go on as they are, as `config.json` would have them.
     fn read(section: &Reader<'_>) -> Result<Self, Failure> {
         let family: String = Field::read_field(section, "family")?;
-        for name in REQUIRED {
+        let required = if section.node("d_model").is_some() { REQUIRED_OF_T5 } else { REQUIRED };
+        for name in required {
             if section.node(name).is_none() {
                 return Err(section.missing(name));
             }

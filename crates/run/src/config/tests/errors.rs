@@ -75,7 +75,10 @@ fn wrong_types() {
          hint: or a mapping of family, hidden_size, num_hidden_layers, num_attention_heads, \
          num_key_value_heads, head_dim, intermediate_size, vocab_size, max_position_embeddings, \
          rms_norm_eps, rope_theta, rope_scaling, sliding_window, use_sliding_window, max_window_layers, \
-         tie_word_embeddings, attention_bias, mlp_bias, hidden_act, initializer_range, init",
+         tie_word_embeddings, attention_bias, mlp_bias, hidden_act, initializer_range, pad_token_id, \
+         final_logit_softcapping, attn_logit_softcapping, query_pre_attn_scalar, d_model, d_kv, d_ff, num_layers, \
+         num_decoder_layers, num_heads, relative_attention_num_buckets, relative_attention_max_distance, \
+         layer_norm_epsilon, feed_forward_proj, dropout_rate, decoder_start_token_id, init",
     );
     check(
         "model: tiny\nplan: {recompute: gate_up}\n",
