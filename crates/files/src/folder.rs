@@ -20,9 +20,13 @@ impl NewFolder {
         Ok(Self { partial: Partial::folder(target)? })
     }
 
-    /// A new file in it.
+    /// A new file in it, or in a folder in it.
     pub fn file(&self, name: &str) -> io::Result<FolderFile> {
-        let file = ops::create_new(&self.partial.path.join(name))?;
+        let path = self.partial.path.join(name);
+        if let Some(above) = path.parent().filter(|above| !above.exists()) {
+            ops::create_folder(above)?;
+        }
+        let file = ops::create_new(&path)?;
         Ok(FolderFile { file, checksum: Checksum::default() })
     }
 
@@ -32,9 +36,19 @@ impl NewFolder {
         file.finish()
     }
 
+    fn sync(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.partial.path)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                ops::sync_folder(&path)?;
+            }
+        }
+        ops::sync_folder(&self.partial.path)
+    }
+
     /// Gives it its name. There may be an empty folder of that name, but no other.
     pub fn commit(self, target: &Path) -> io::Result<()> {
-        ops::sync_folder(&self.partial.path)?;
+        self.sync()?;
         self.partial.rename(target)?;
         ops::sync_folder(parent(target))
     }
@@ -42,7 +56,7 @@ impl NewFolder {
     /// Gives it its name, in place of a folder that is there. That one is gone for a moment between the two.
     pub fn replace(self, target: &Path) -> io::Result<()> {
         if fs::symlink_metadata(target).is_ok() {
-            ops::sync_folder(&self.partial.path)?;
+            self.sync()?;
             remove_folder(target)?;
         }
         self.commit(target)

@@ -29,6 +29,25 @@ pub(crate) fn export_again(
     whole(session, folder, tokenizer)?.replace(folder).map_err(|e| TrainError::io(folder, e))
 }
 
+/// The weights that adapters stand beside, where no files have them: a folder of their own, once for a run.
+pub(crate) fn export_base(
+    session: &mut Session,
+    folder: &Path,
+    tokenizer: &[(String, Vec<u8>)],
+) -> Result<(), TrainError> {
+    let io = |e| TrainError::io(folder, e);
+    let new = NewFolder::create(folder).map_err(io)?;
+    let mut beside = tokenizer.to_vec();
+    let config = serde_json::to_vec_pretty(&model_config(session, &mut beside)).expect("plain data");
+    let tensors = tensors(session, ParameterKind::Base);
+    write_tensors(session, &new, folder, "model.safetensors", &tensors)?;
+    new.write("config.json", &config).map_err(io)?;
+    for (name, bytes) in &beside {
+        new.write(name, bytes).map_err(io)?;
+    }
+    new.commit(folder).map_err(io)
+}
+
 fn whole(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<NewFolder, TrainError> {
     let new = NewFolder::create(folder).map_err(|e| TrainError::io(folder, e))?;
     write_model(session, &new, folder, tokenizer)?;
@@ -127,7 +146,7 @@ fn adapter_config(session: &Session) -> Json {
     json!({
         "peft_type": "LORA",
         "task_type": session.task.peft_task_type(),
-        "base_model_name_or_path": session.model.name(),
+        "base_model_name_or_path": session.base_name(),
         "r": lora.r,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,

@@ -1,6 +1,6 @@
 //! The training loop.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use plimsoll_runtime::{BadNumber, RuntimeError};
 
 use crate::checkpoint::{Best, Identity, Progress, Resume, restore};
 use crate::event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
-use crate::export::export_again;
+use crate::export::{export_again, export_base};
 use crate::guard::{BadUpdate, Guard};
 use crate::memory::resident_bytes;
 use crate::pace::{Gauge, Totals};
@@ -126,6 +126,7 @@ impl<'a> Run<'a> {
             let (folder, damaged) = (resume.folder().to_owned(), resume.damaged.clone());
             watch.tell(&Event::Resumed(Resumed { step: resume.step(), folder, changes, damaged }));
         }
+        keep_base(session, task, watch.folder.path())?;
         let feed = Feed::start(task.train, &options)?;
         let progress = match task.resume {
             Some(resume) => resume.record.progress.clone(),
@@ -386,4 +387,18 @@ impl Watch<'_> {
         }
         self.failing = recorded.is_err();
     }
+}
+
+/// Adapters are of no use without the weights that they were trained beside. Drawn weights are in no file, so a run that
+/// trains adapters beside them writes them into a folder of its own when it begins.
+fn keep_base(session: &mut Session, task: &Fit, run: &Path) -> Result<(), TrainError> {
+    if session.recipe.lora.is_none() || session.model.weights_folder().is_some() {
+        return Ok(());
+    }
+    let folder = run.join("base");
+    if !folder.exists() {
+        export_base(session, &folder, &task.tokenizer_files)?;
+    }
+    session.set_base(std::path::absolute(&folder).map_err(|e| TrainError::io(&folder, e))?);
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::iter::repeat;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
@@ -26,6 +27,8 @@ pub struct Session {
     pub(crate) recipe: Recipe,
     seed: u64,
     new_head: bool,
+    /// Where the weights that adapters stand beside were written, if no files had them.
+    base: Option<PathBuf>,
     /// Of every token; empty if nobody said.
     byte_lengths: Vec<u32>,
     plan: PlanPosition,
@@ -91,6 +94,7 @@ impl Session {
             recipe,
             seed: spec.seed,
             new_head: false,
+            base: None,
             byte_lengths: Vec::new(),
             plan: position,
         })
@@ -136,6 +140,15 @@ impl Session {
 
     pub fn executor(&mut self) -> &mut Executor {
         &mut self.executor
+    }
+
+    pub(crate) fn set_base(&mut self, folder: PathBuf) {
+        self.base = Some(folder);
+    }
+
+    /// What a PEFT folder names as its base.
+    pub(crate) fn base_name(&self) -> String {
+        self.base.as_ref().map_or_else(|| self.model.name(), |folder| folder.display().to_string())
     }
 
     /// Whether the model's files do not have the task's head, so that a new one was drawn.

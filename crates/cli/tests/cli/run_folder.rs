@@ -53,6 +53,28 @@ fn a_full_run_ends_as_a_hugging_face_folder() {
     world.run(&["train", "run.yaml", "--quiet", "--out", "next", "--set", "model=out/final"]).ok();
 }
 
+/// Drawn weights are in no file: without them, adapters would be of no use.
+#[test]
+fn adapters_beside_drawn_weights_keep_their_base() {
+    let drawn = "init=random";
+    let world = trained(&["--set", "method={lora: {r: 4, alpha: 8}}", "--set", drawn]);
+    let config = world.json("out/final/adapter_config.json");
+    let base = config["base_model_name_or_path"].as_str().expect("a folder").to_owned();
+    assert_eq!(std::path::Path::new(&base), world.path("out/base"));
+    // The adapters give the same loss on the folder as they did on what was drawn.
+    let evaluated =
+        |args: &[&str]| world.run(&[&["eval"], args].concat()).ok().json()["loss"].as_f64().expect("a loss");
+    let lines = world.text("out/metrics.jsonl");
+    let last = lines.lines().rfind(|line| line.contains("\"eval\"")).expect("evaluated");
+    let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    let (loss, expected) =
+        (evaluated(&["out/final", "--data", "train.jsonl", "--json"]), last["eval"]["loss"].as_f64());
+    assert!((loss - expected.expect("a loss")).abs() < 1e-4, "{loss} and {expected:?}");
+    // Where files have the weights, they are not written again.
+    let world = trained(&["--set", "method={lora: {r: 4, alpha: 8}}"]);
+    assert!(!world.path("out/base").exists());
+}
+
 #[test]
 fn a_lora_run_ends_as_a_peft_folder() {
     let world = trained(&["--set", "method={lora: {r: 4, alpha: 8, targets: [q_proj, v_proj]}}"]);

@@ -84,3 +84,23 @@ fn a_template_whose_end_the_tokenizer_does_not_have_is_refused() {
         "error: --set data.template: template gemma ends turns with <end_of_turn>, which is no token of this tokenizer, so the model could not learn to stop\nhint: choose another template, or one of the tokenizer's own family\n",
     );
 }
+
+/// What else lies in the model's folder goes with the trained one, without the template that was not used.
+#[test]
+fn the_rest_of_a_folder_travels() {
+    let world = World::new();
+    world.write("train.jsonl", format!("{CONVERSATION}\n").repeat(8));
+    world.edit("run.yaml", "max_length: 32", "max_length: 64");
+    world.edit("run.yaml", "micro_batch_tokens: 64", "micro_batch_tokens: 128");
+    world.write("model/generation_config.json", "{\"eos_token_id\": 2}");
+    world.write("model/additional_chat_templates/tools.jinja", "{{ tools }}");
+    let mut config = world.json("model/tokenizer_config.json");
+    config["chat_template"] = "{{ old }}".into();
+    world.write("model/tokenizer_config.json", config.to_string());
+    train(&world, "out", "chatml");
+    for name in ["generation_config.json", "additional_chat_templates/tools.jinja"] {
+        assert_eq!(world.text(&format!("out/final/{name}")), world.text(&format!("model/{name}")), "{name}");
+    }
+    assert!(world.json("out/final/tokenizer_config.json").get("chat_template").is_none());
+    assert!(world.text("out/final/chat_template.jinja").contains("<|im_start|>"));
+}

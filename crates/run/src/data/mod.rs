@@ -8,6 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use plimsoll_data::{
     Amount, BadRows, Capacity, ColumnNames, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong,
     Row, RowFormat, StorageMode, Tokenizer, quickstart,
@@ -51,8 +53,24 @@ pub struct Context<'a> {
 const BUILT_IN: &str = "builtin:quickstart";
 
 /// Files of a tokenizer, as far as a folder has them.
-const TOKENIZER_FILES: [&str; 4] =
-    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE_FILE];
+const TOKENIZER_FILES: [&str; 11] = [
+    "tokenizer.json",
+    CONFIG_FILE,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "generation_config.json",
+    TEMPLATE_FILE,
+];
+
+const CONFIG_FILE: &str = "tokenizer_config.json";
+
+/// Templates for other purposes, by name.
+const MORE_TEMPLATES: &str = "additional_chat_templates";
 
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 
@@ -252,9 +270,21 @@ fn exported_files(
     }
     if let Some(template) = Encoder::new(tokenizer, format, options)?.template() {
         files.retain(|(name, _)| name != TEMPLATE_FILE);
+        if let Some((_, config)) = files.iter_mut().find(|(name, _)| name == CONFIG_FILE) {
+            *config = without_template(config);
+        }
         files.push((TEMPLATE_FILE.to_owned(), template.source().as_bytes().to_vec()));
     }
     Ok(files)
+}
+
+/// The tokenizer's configuration without the template that was not used; some readers would prefer it.
+fn without_template(config: &[u8]) -> Vec<u8> {
+    let Ok(Value::Object(mut keys)) = serde_json::from_slice(config) else { return config.to_vec() };
+    match keys.remove("chat_template") {
+        Some(_) => serde_json::to_vec_pretty(&keys).expect("plain data"),
+        None => config.to_vec(),
+    }
 }
 
 fn tokenizer_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
@@ -265,6 +295,15 @@ fn tokenizer_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
             let bytes = fs::read(&path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
             files.push((name.to_owned(), bytes));
         }
+    }
+    let Ok(entries) = fs::read_dir(folder.join(MORE_TEMPLATES)) else { return Ok(files) };
+    let mut templates: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    templates.retain(|path| path.extension().is_some_and(|end| end == "jinja"));
+    templates.sort();
+    for path in templates {
+        let bytes = fs::read(&path).map_err(|e| Failure::bad_input(format!("{}: {e}", path.display())))?;
+        let name = path.file_name().expect("an entry").to_string_lossy().into_owned();
+        files.push((format!("{MORE_TEMPLATES}/{name}"), bytes));
     }
     Ok(files)
 }
