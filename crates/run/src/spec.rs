@@ -112,6 +112,9 @@ fn model(resolved: &Resolved) -> Result<Model, Failure> {
     };
     let mut model = found.map_err(|error| explained(error, resolved))?;
     model.random |= resolved.run.init == Init::Random;
+    if resolved.run.train_padding {
+        model.config.embedding.padding = None;
+    }
     Ok(model)
 }
 

@@ -12,8 +12,8 @@ use super::optimizer::{OptimizerConfig, ScheduleConfig};
 use super::paths::PathKind;
 use super::reader::Reader;
 use super::schema::{
-    TASK_NAMES, budget, count, either, from_zero, host_budget, number_or_none, path, section, text, up_to, word,
-    word_of,
+    TASK_NAMES, boolean, budget, count, either, from_zero, host_budget, number_or_none, path, section, text, up_to,
+    word, word_of,
 };
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
@@ -41,6 +41,8 @@ section! {
         orpo: OrpoConfig = section::<OrpoConfig>();
         /// A run's `final` folder, of the same model and method, to start from: its adapters and its head.
         init_from: Option<PathBuf> = path(PathKind::Plain), also ["resume_from_adapter"];
+        /// Whether the embedding of the model's padding token is trained where data has it; transformers never does.
+        train_padding: bool = boolean(), default "false";
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
         method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full",
             also ["finetuning_type", "adapter", "peft_config"];

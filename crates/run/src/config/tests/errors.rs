@@ -16,8 +16,8 @@ fn unknown_keys() {
         "model: tiny\noptimiser:\n  lr: 1\n",
         "error: run.yaml:2:1: unknown key `optimiser`\n\
          hint: did you mean `optimizer`?\n\
-         hint: allowed at the top level: model, init, task, reward, ranking, dpo, orpo, init_from, method, base, \
-         precision, data, batch, memory, optimizer, schedule, clip, eval, save, log, guard, seed, out, name, device, mode, plan",
+         hint: allowed at the top level: model, init, task, reward, ranking, dpo, orpo, init_from, \
+         train_padding, method, base, precision, data, batch, memory, optimizer, schedule, clip, eval, save, log, guard, seed, out, name, device, mode, plan",
     );
     check(
         "model: tiny\noptimizer: {name: adamw, learning_rate: 1e-4}\n",

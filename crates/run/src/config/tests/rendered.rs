@@ -28,6 +28,7 @@ dpo:
   label_smoothing: 0.0   # default
 orpo:
   lambda: 0.1            # default
+train_padding: false     # default
 method:
   lora:
     r: 8                 # run.yaml:2
