@@ -207,8 +207,8 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
         ModelOrigin::Hub { id, folder } => Some(Note::Snapshot { id: id.clone(), folder: folder.clone() }),
         _ => None,
     };
-    let warning = warning::of_model(&resolved.run, spec).map(Note::Warning);
-    snapshot.into_iter().chain(warning).collect()
+    let warnings = warning::of_model(&resolved.run, spec).into_iter().map(Note::Warning);
+    snapshot.into_iter().chain(warnings).collect()
 }
 
 /// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the

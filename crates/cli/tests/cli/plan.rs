@@ -214,3 +214,15 @@ fn budgets_beyond_the_card_are_cut() {
     let said = world.run(&["plan", "run.yaml", "--device", "cpu", "--host", "9000GiB"]).ok();
     assert!(said.stderr.contains("exceeds this machine's memory"), "{}", said.stderr);
 }
+
+/// Whoever asks for fp16 is told what it lacks, once, and is not stopped.
+#[test]
+fn fp16_is_warned_of() {
+    let world = World::bare(LORA);
+    let warned = |precision: &str| {
+        let setting = format!("precision={precision}");
+        let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--quiet", "--set", &setting]).ok();
+        said.stderr.contains("no loss scaling")
+    };
+    assert!(warned("fp16") && !warned("bf16"));
+}
