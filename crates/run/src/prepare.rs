@@ -142,7 +142,8 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         keep_bits(&mut spec, resume, &profile, capacity.budgets);
     }
     // Before the process is measured, because it stays.
-    let byte_lengths = data.tokenizer.byte_lengths();
+    let counts_bytes = spec.task.reports_bits_per_byte() && data.eval.is_some();
+    let byte_lengths = if counts_bytes { data.tokenizer.byte_lengths() } else { Vec::new() };
     let updates = total_updates(&resolved.run, &data.train, amount);
     let rate = learning_rate(&resolved.run, updates);
     notes.extend(capacity.notes.iter().cloned());
