@@ -182,7 +182,7 @@ impl Printer {
     fn result(&self, text: &str) {
         if UNWRITTEN.get().is_none() {
             let mut out = io::stdout().lock();
-            if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+            if let Err(error) = out.write_all(whole(text).as_bytes()).and_then(|()| out.flush()) {
                 let _ = UNWRITTEN.set(error);
             }
         }
@@ -194,12 +194,17 @@ impl Printer {
     }
 
     fn line(&self, text: &str) {
-        let _ = writeln!(io::stderr().lock(), "{text}");
+        let _ = io::stderr().lock().write_all(whole(text).as_bytes());
     }
 
     fn painted(&self, text: &str, colour: Colour) -> String {
         if self.colour { format!("\x1b[1;{}m{text}\x1b[0m", colour as u8) } else { text.to_owned() }
     }
+}
+
+/// Text and line end in one write: what else is written, by a signal's handler say, stands on a line of its own.
+fn whole(text: &str) -> String {
+    format!("{text}\n")
 }
 
 /// A text of several lines with nothing else in it that a terminal would obey.
