@@ -5,6 +5,9 @@ use thiserror::Error;
 pub enum ModelError {
     #[error("config.json: {0}")]
     Config(String),
+    /// A rate that training would not apply.
+    #[error("`{key}: {rate}` is not supported")]
+    Dropout { key: String, rate: f64 },
     #[error("model type `{name}` is not supported; supported are {known}")]
     Family { name: String, known: String },
     #[error(
@@ -26,4 +29,14 @@ pub enum ModelError {
     NoGeneration(&'static str),
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+impl ModelError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Dropout { .. } => Some("set it to 0 in config.json to train without this dropout".to_owned()),
+            _ => None,
+        }
+    }
 }

@@ -80,18 +80,13 @@ macro_rules! hints {
 hints! {
     TrainError => TrainError::hints,
     CudaError => CudaError::hints,
+    // What helps depends on the run: see `unprepared`.
     PlanError => |_| Vec::new(),
-    // Its hints are still in its text.
-    DataError => |_| Vec::new(),
+    DataError => |error| error.hint().into_iter().collect(),
 }
 
-/// Errors of the data have their hints in their text, each behind a line break and `hint: `.
 fn from_library(failure: impl FnOnce(String) -> Failure, error: &dyn Hints) -> Failure {
-    let text = error.to_string();
-    let mut parts = text.split("\nhint: ");
-    let failure = failure(parts.next().unwrap_or_default().to_owned());
-    let hints = parts.map(str::to_owned).chain(error.hints());
-    hints.fold(failure, Failure::hint)
+    error.hints().into_iter().fold(failure(error.to_string()), Failure::hint)
 }
 
 /// A library's error that a value of the run caused: exit code 2, with the value's place.
@@ -133,6 +128,7 @@ impl From<TrainError> for Failure {
             TrainError::Data(error) => error.into(),
             TrainError::Weights(_)
             | TrainError::ModelConfig { .. }
+            | TrainError::NoModelConfig { .. }
             | TrainError::AdapterConfig { .. }
             | TrainError::Vocabulary { .. }
             | TrainError::LongPrompt { .. }

@@ -39,11 +39,14 @@ pub enum TrainError {
     #[error("{} holds a PEFT adapter, not a model", path.display())]
     Adapter { path: PathBuf, base: Option<String> },
     /// A model given by a shape that cannot be built.
-    #[error("the model cannot be built: {0}")]
-    Shape(String),
+    #[error("the model cannot be built: {}", reason(.0))]
+    Shape(ModelError),
     /// A model folder whose `config.json` cannot be used.
-    #[error("{}: {reason}", path.display())]
-    ModelConfig { path: PathBuf, reason: String, missing: bool },
+    #[error("{}: {}", path.display(), reason(source))]
+    ModelConfig { path: PathBuf, source: ModelError },
+    /// A folder without one.
+    #[error("{}: {source}", path.display())]
+    NoModelConfig { path: PathBuf, source: io::Error },
     /// A PEFT folder whose `adapter_config.json` cannot be used.
     #[error("{}: {reason}", path.display())]
     AdapterConfig { path: PathBuf, reason: String },
@@ -84,12 +87,18 @@ pub enum TrainError {
     #[error("a prompt has {tokens} tokens, more than the {longest} that were planned for")]
     LongPrompt { tokens: usize, longest: usize },
     /// A model with an encoder and a task without a source, or the other way round.
-    #[error(
-        "`task: {task}` does not suit a {family} model, which {has} an encoder\nhint: use `task: {other}`, or another model"
-    )]
+    #[error("`task: {task}` does not suit a {family} model, which {has} an encoder")]
     Streams { task: &'static str, family: &'static str, has: &'static str, other: &'static str },
     #[error("a model for this task makes no text")]
     NoText,
+}
+
+/// What is wrong with a configuration, wherever it came from.
+fn reason(error: &ModelError) -> String {
+    match error {
+        ModelError::Config(reason) => reason.clone(),
+        other => other.to_string(),
+    }
 }
 
 impl TrainError {
@@ -97,6 +106,10 @@ impl TrainError {
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Weights(error) => error.hints(),
+            Self::Model(error) | Self::Shape(error) | Self::ModelConfig { source: error, .. } => {
+                error.hint().into_iter().collect()
+            }
+            Self::Streams { other, .. } => vec![format!("use `task: {other}`, or another model")],
             Self::NoModel { presets, .. } => vec![format!("presets are {presets}")],
             Self::NotInCache { id, presets, .. } => vec![
                 format!("models are not downloaded by plimsoll; fetch it with `hf download {id}`"),
@@ -106,7 +119,7 @@ impl TrainError {
                 let base = base.as_ref().map_or_else(String::new, |name| format!(": `{name}`"));
                 vec![format!("set `model` to the model that the adapter was trained on{base}")]
             }
-            Self::ModelConfig { missing: true, .. } => vec![FOLDER_HOLDS.to_owned()],
+            Self::NoModelConfig { .. } => vec![FOLDER_HOLDS.to_owned()],
             Self::Vocabulary { .. } => {
                 vec!["use the tokenizer that came with the model, or set data.tokenizer to its folder".to_owned()]
             }

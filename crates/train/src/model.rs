@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_models::{Architecture, ModelError, preset, preset_names};
+use plimsoll_models::{Architecture, preset, preset_names};
 use plimsoll_runtime::weights::Checkpoint;
 use serde_json::Value as Json;
 
@@ -29,14 +29,6 @@ pub struct Model {
     pub origin: ModelOrigin,
     /// Draw the weights even if there are files.
     pub random: bool,
-}
-
-/// What is wrong with a configuration, wherever it came from.
-fn reason(error: ModelError) -> String {
-    match error {
-        ModelError::Config(reason) => reason,
-        other => other.to_string(),
-    }
 }
 
 impl Model {
@@ -65,15 +57,15 @@ impl Model {
 
     fn from_folder(folder: &Path) -> Result<Self, TrainError> {
         let path = folder.join("config.json");
-        let unusable = |reason, missing| TrainError::ModelConfig { path: path.clone(), reason, missing };
         let adapter = folder.join("adapter_config.json");
         if adapter.exists() && !path.exists() {
             let config = fs::read(adapter).ok().and_then(|bytes| serde_json::from_slice::<Json>(&bytes).ok());
             let base = config.and_then(|config| config["base_model_name_or_path"].as_str().map(str::to_owned));
             return Err(TrainError::Adapter { path: folder.to_owned(), base });
         }
-        let text = fs::read_to_string(&path).map_err(|e| unusable(e.to_string(), true))?;
-        let mut config = Architecture::from_json(&text).map_err(|e| unusable(reason(e), false))?;
+        let text =
+            fs::read_to_string(&path).map_err(|source| TrainError::NoModelConfig { path: path.clone(), source })?;
+        let mut config = Architecture::from_json(&text).map_err(|source| TrainError::ModelConfig { path, source })?;
         // Without weights the configuration is all there is; those who need them will say that they are missing.
         if let Ok(files) = Checkpoint::open(folder, "model") {
             config.tie_as_stored(files.differ(config.embedding.name, config.head.name)?);
@@ -90,7 +82,7 @@ impl Model {
             keys.entry("num_key_value_heads").or_insert(heads.into());
             keys.entry("head_dim").or_insert((width / heads).into());
         }
-        let config = Architecture::from_value(config).map_err(|e| TrainError::Shape(reason(e)))?;
+        let config = Architecture::from_value(config).map_err(TrainError::Shape)?;
         Ok(Self { config, origin: ModelOrigin::Shape, random: true })
     }
 

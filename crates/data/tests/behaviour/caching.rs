@@ -10,7 +10,7 @@ use plimsoll_data::{
 use serde_json::json;
 
 use crate::fed::{MAX_LENGTH, feed_options, numbered, source, write_files};
-use crate::fixtures::{Folder, byte_tokenizer, plain_tokenizer};
+use crate::fixtures::{Folder, byte_tokenizer, plain_tokenizer, with_hint};
 
 struct World {
     folder: Folder,
@@ -214,6 +214,6 @@ fn a_folder_that_cannot_be_written_is_named() {
     let options = Options::new(Content::Answers, MAX_LENGTH);
     let result =
         Dataset::cached(vec![source(&world.files)], &plain_tokenizer(), &options, &in_the_way.join("c"), &mut |_| {});
-    let message = result.expect_err("no folder").to_string();
+    let message = with_hint(&result.expect_err("no folder"));
     assert!(message.contains("cannot write the tokenised data") && message.contains("hint:"), "{message}");
 }

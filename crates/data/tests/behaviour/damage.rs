@@ -3,7 +3,7 @@
 use parquet::basic::{Compression, ZstdLevel};
 use plimsoll_data::{DataError, ROW_BYTES_MAX};
 
-use crate::fixtures::{Column, Folder, gzip, open, write_parquet, zstd};
+use crate::fixtures::{Column, Folder, gzip, open, with_hint, write_parquet, zstd};
 
 /// The texts that could be read, and the errors between them.
 fn read(folder: &Folder, name: &str, content: impl AsRef<[u8]>) -> (Vec<String>, Vec<DataError>) {
@@ -31,7 +31,7 @@ fn a_bad_row_costs_itself() {
         assert_eq!(got, texts, "{name}");
         assert_eq!(faults.len(), errors.len(), "{faults:?}");
         for (fault, part) in faults.iter().zip(errors) {
-            let message = fault.to_string();
+            let message = with_hint(fault);
             assert!(fault.is_bad_row() && fault.rows_lost() == 1, "{message}");
             assert!(message.contains(part) && message.contains("hint: "), "{part:?} is not in {message:?}");
         }

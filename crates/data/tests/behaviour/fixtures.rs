@@ -132,7 +132,12 @@ pub fn open(files: &[impl AsRef<Path>]) -> Result<Source, DataError> {
 /// The message of the first error while reading.
 pub fn read_error(path: &Path) -> String {
     let rows = open(&[path]).and_then(|source| source.all().collect::<Result<Vec<Row>, _>>());
-    rows.expect_err("is an error").to_string()
+    with_hint(&rows.expect_err("is an error"))
+}
+
+/// An error as a person sees it: what is wrong, and what to do about it.
+pub fn with_hint(error: &DataError) -> String {
+    format!("{error}\nhint: {}", error.hint().expect("something can be done about it"))
 }
 
 /// A column of a row group: values, definition levels, repetition levels.

@@ -6,7 +6,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use plimsoll_data::{Content, Dataset, Format, Options, RowFormat};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Column, Folder, build, open, plain_tokenizer, read_error, shown, write_parquet};
+use crate::fixtures::{Column, Folder, build, open, plain_tokenizer, read_error, shown, with_hint, write_parquet};
 
 fn columns(files: &[impl AsRef<Path>]) -> Vec<(u64, Value)> {
     let source = open(files).expect("opens");
@@ -127,7 +127,7 @@ fn bad_rows_say_which_what_and_what_is_accepted() {
     let tokenizer = plain_tokenizer();
     let check = |rows: &[Value], format: Format, parts: &[&str]| {
         let options = Options { format, ..Options::new(Content::Answers, 100) };
-        let message = build(rows, &tokenizer, &options).expect_err("is bad").to_string();
+        let message = with_hint(&build(rows, &tokenizer, &options).expect_err("is bad"));
         for part in parts.iter().chain(&["rows.jsonl", "hint: "]) {
             assert!(message.contains(part), "{part:?} is not in {message:?}");
         }

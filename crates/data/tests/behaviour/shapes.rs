@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_data::{Content, Encoder, Format, Options, Place, Row, RowFormat, Sample, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::fixtures::{byte_tokenizer, plain_tokenizer};
+use crate::fixtures::{byte_tokenizer, plain_tokenizer, with_hint};
 
 fn row(columns: Value) -> Row {
     let Value::Object(columns) = columns else { panic!("no object") };
@@ -75,7 +75,7 @@ fn what_is_wrong_with_a_turn_is_said() {
     let check = |columns: Value, parts: &[&str]| {
         let row = row(columns);
         let error = RowFormat::detect(&row).and_then(|shape| shape.read(&row)).expect_err("is bad");
-        let message = error.to_string();
+        let message = with_hint(&error);
         assert!(error.is_bad_row(), "{message}");
         for part in parts.iter().chain(&["rows.jsonl, row 7", "hint: "]) {
             assert!(message.contains(part), "{part:?} is not in {message:?}");

@@ -6,7 +6,7 @@ use parquet::basic::Compression;
 use plimsoll_data::{Position, Row, Source};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Column, Folder, gzip, open, read_error, write_parquet, zstd};
+use crate::fixtures::{Column, Folder, gzip, open, read_error, with_hint, write_parquet, zstd};
 
 fn rows(source: &Source) -> Vec<(u64, Value)> {
     let row = |row: Row| (row.at.row, Value::Object(row.columns));
@@ -178,7 +178,7 @@ fn folders_and_patterns() {
 
     let message = |entry: &str| {
         let error = Source::open(&[format!("{}/{entry}", folder.path().display())]).err();
-        error.expect("is an error").to_string()
+        with_hint(&error.expect("is an error"))
     };
     for (entry, part) in [("*.parquet", "no file matches"), ("a***", "not a pattern"), ("none.jsonl", "cannot read")] {
         let message = message(entry);

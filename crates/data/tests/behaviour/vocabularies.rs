@@ -5,7 +5,7 @@ use plimsoll_data::{
 };
 use serde_json::json;
 
-use crate::fixtures::{Folder, open};
+use crate::fixtures::{Folder, open, with_hint};
 
 const SENTENCES: [&str; 4] = [
     "The draught of the ship is measured at the line.",
@@ -77,7 +77,7 @@ fn what_cannot_be_trained_is_said() {
     let folder = Folder::new();
     let source = open(&[rows(&folder, 4)]).expect("opens");
     let check = |options: VocabularyOptions, part: &str| {
-        let error = train_tokenizer(&source, &options, &mut |_| {}).expect_err("is refused").to_string();
+        let error = with_hint(&train_tokenizer(&source, &options, &mut |_| {}).expect_err("is refused"));
         assert!(error.contains(part) && error.contains("hint: "), "{error}");
     };
     check(VocabularyOptions::new(VocabularyKind::Bpe, 257), "257");

@@ -102,9 +102,7 @@ impl ConfigKeys {
     /// Refuses a rate that training would not apply.
     pub(super) fn refuse_dropout(&self, key: &str) -> Result<(), ModelError> {
         match self.optional_number(key)? {
-            Some(rate) if rate != 0.0 => Err(ModelError::Config(format!(
-                "`{key}: {rate}` is not supported\nhint: set it to 0 in config.json to train without this dropout"
-            ))),
+            Some(rate) if rate != 0.0 => Err(ModelError::Dropout { key: key.to_owned(), rate }),
             _ => Ok(()),
         }
     }
