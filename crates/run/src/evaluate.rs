@@ -61,8 +61,10 @@ pub fn evaluate(
         model,
         task,
     };
-    let feed_bytes = |capacity| dataset.sequential_bytes(capacity);
-    let memory = DataMemory { resident_bytes: dataset.resident_bytes(), feed_bytes: &feed_bytes };
+    let footprint = dataset.footprint();
+    let feed_bytes = |capacity| footprint.sequential_bytes(capacity);
+    let held_bytes = footprint.resident_bytes;
+    let memory = DataMemory { resident_bytes: held_bytes, held_bytes, feed_bytes: &feed_bytes };
     let rows = resolved.run.eval.bleu_rows;
     let inference = Inference::Evaluate { text: spec.task.compares_texts() && rows > 0 };
     let prepared = prepare_inference(&spec, inference, backend, &device.profile, capacity.budgets, &memory, paranoid);

@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use plimsoll_data::Amount;
-use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Picture, Report};
+use plimsoll_plan::{Backing, Budgets, DeviceProfile, Goal, Picture, Report};
 use plimsoll_train::{
     BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin,
-    OperatorTime, Outcome, Preparation, Prepared, Resume, RunFolder, Saving, Session, Spec, Task, TextComparison,
-    TrainError, bench, fit, next_gib, peak_resident_bytes, plan_only, prepare_watched, profile,
+    OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, Task,
+    TextComparison, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched, profile,
 };
 
 use crate::budgets::capacity;
@@ -18,7 +18,7 @@ use crate::data::{self, Context, RunData};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::{explained, unprepared};
 use crate::failure::Failure;
-use crate::folder::{Claimed, Continue, claim};
+use crate::folder::{Claimed, Continue, RUNS, claim};
 use crate::note::Note;
 use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
@@ -96,13 +96,19 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let device = device::planned(resolved, options.remeasure)?;
     let spec = spec(resolved, &device.profile)?;
     let capacity = capacity(resolved, &device);
-    let Device { profile, mut notes, .. } = device;
-    let fixed = Fixed {
-        gpu_context_bytes: profile.context_bytes,
-        host_process_bytes: profile.host_process_bytes,
-        host_data_bytes: 0,
-    };
-    let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
+    let Device { profile, mut notes, card } = device;
+    let out = resolved.run.out.clone().unwrap_or_else(|| Path::new(RUNS).join("run"));
+    let context = Context { resolved, out: &out, host_bytes: capacity.budgets.host_bytes };
+    let footprint = data::forecast(&context, &spec.model, &*spec.task).unwrap_or_else(|failure| {
+        notes.push(Note::DataNotCounted { reason: failure.message() });
+        None
+    });
+    let amount = spec.amount();
+    let feed_bytes = |capacity| footprint.map_or(0, |footprint| footprint.feed_bytes(amount, capacity));
+    let memory = footprint.map_or_else(DataMemory::none, |footprint| footprint.memory(&feed_bytes));
+    let is_here = card.is_some() || profile.backing == Backing::Host;
+    let process = if is_here { Process::Measured } else { Process::Stated(profile.host_process_bytes) };
+    let (chosen, fixed) = plan_run(&spec, &profile, capacity.budgets, &memory, process)
         .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
@@ -137,10 +143,11 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
     let amount = spec.amount();
-    let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
-    let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
+    let footprint = data.footprint();
+    let feed_bytes = |capacity| footprint.feed_bytes(amount, capacity);
+    let memory = footprint.memory(&feed_bytes);
     if let Some(resume) = &resume {
-        keep_bits(&mut spec, resume, &profile, capacity.budgets);
+        keep_bits(&mut spec, resume, &profile, capacity.budgets, &memory);
     }
     // Before the process is measured, because it stays.
     let counts_bytes = spec.task.reports_bits_per_byte() && data.eval.is_some();
@@ -218,15 +225,10 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
 
 /// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the
 /// planner decides anew, and the run says that results differ by rounding.
-fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets) {
+fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets, data: &DataMemory<'_>) {
     let mut pinned = spec.clone();
     resume.pin(&mut pinned.pins);
-    let fixed = Fixed {
-        gpu_context_bytes: profile.context_bytes,
-        host_process_bytes: profile.host_process_bytes,
-        host_data_bytes: 0,
-    };
-    if plan_only(&pinned, profile, budgets, fixed).is_ok() {
+    if plan_run(&pinned, profile, budgets, data, Process::Measured).is_ok() {
         *spec = pinned;
     }
 }
