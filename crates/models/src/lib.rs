@@ -25,7 +25,7 @@ pub use error::ModelError;
 pub use family::{FAMILIES, Family};
 pub use groups::{GroupDescription, Members, ParameterGroup, parameter_groups};
 pub use head::{Head, HeadRows, HeadWeight, LossOperands, LossTerm, ReferenceOperands};
-pub use inference::{CacheInputs, Purpose, build_inference};
+pub use inference::{CacheInputs, Purpose, SourceInputs, build_inference};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use position::position_buckets;
 pub use presets::{preset, preset_names};

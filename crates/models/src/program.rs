@@ -9,7 +9,7 @@ use plimsoll_graph::{
 };
 
 use crate::forward::Forward;
-use crate::inference::generating;
+use crate::inference::{generating, places_beside};
 use crate::registry::Registry;
 use crate::{Architecture, CacheInputs, Head, Lora, ModelError, Parameter, ParameterGroup};
 
@@ -200,8 +200,7 @@ pub struct Trained {
     pub master: Option<SlotId>,
 }
 
-/// Sequences sampled side by side during training at most. Fewer where a micro-batch holds fewer: their cache then takes
-/// about what a micro-batch keeps for its backward pass, whose memory it uses.
+/// Sequences sampled side by side during training at most.
 pub(crate) const SAMPLE_SEQUENCES: usize = 16;
 
 /// Builds the program for micro-batches of the given shape.
@@ -219,9 +218,8 @@ pub fn build(
     let mut slots = SlotTable::default();
     let mut inputs = Inputs::register(&mut slots, model, head, recipe, batch)?;
     if head.uses_vocabulary() && model.generates() {
-        let main = batch.main();
-        let count = (main.tokens / main.max_length).clamp(1, SAMPLE_SEQUENCES);
-        inputs.cache = Some(CacheInputs::register(&mut slots, model, recipe.compute, batch, count)?);
+        let places = places_beside(batch);
+        inputs.cache = Some(CacheInputs::register(&mut slots, model, recipe.compute, batch, places)?);
     }
     let registry = Registry::new(model, head, recipe, batch, &mut slots)?;
     let forward = |slots: &SlotTable, training| -> Result<Graph, ModelError> {
@@ -232,12 +230,6 @@ pub fn build(
     let evaluate = forward(&slots, false)?;
     let text = match inputs.cache {
         Some(_) => generating(&registry, &slots, &inputs)?,
-        // Sampling has another shape every time and is never recorded.
-        None if head.uses_vocabulary() => {
-            let graph = Forward::new(&registry, &slots, &inputs, false).last_logits()?;
-            let sample = ScheduleGraph { graph, cadence: Cadence::Aside, recorded: false };
-            BTreeMap::from([(ScheduleId::SAMPLE, sample)])
-        }
         None => BTreeMap::new(),
     };
     let mut micro_step = forward(&slots, true)?;

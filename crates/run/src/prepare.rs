@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use plimsoll_data::Amount;
 use plimsoll_plan::{Backing, Budgets, DeviceProfile, Goal, Picture, Report};
 use plimsoll_train::{
-    BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin, OperatorTime,
-    Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit,
-    next_gib, peak_resident_bytes, plan_run, prepare_watched, profile,
+    BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin,
+    OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, Task,
+    TextComparison, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched, profile,
 };
 
 use crate::budgets::capacity;
@@ -70,6 +70,7 @@ pub struct PreparedRun {
     folder: Option<RunFolder>,
     resume: Option<Resume>,
     amount: Amount,
+    best: Option<BestBy>,
     run: RunConfig,
     run_yaml: String,
 }
@@ -135,7 +136,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let Device { profile, mut notes, .. } = device;
     let context = Context { resolved, out: folder.path(), host_bytes: capacity.budgets.host_bytes };
     let data = data::open(&context, &spec.model, &*spec.task, observer)?;
-    check_best(resolved, &data)?;
+    let best = best_by(resolved, &data, &*spec.task)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
     let (tokenizer, model) = (data.tokenizer.vocab_size(), spec.model.config.vocab_size);
     if tokenizer > model {
@@ -168,6 +169,8 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
             .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     session.set_byte_lengths(byte_lengths);
+    let (tokenizer, rows) = (data.tokenizer.clone(), resolved.run.eval.bleu_rows);
+    session.compare_texts(TextComparison { tokenizer, rows });
     if let Some(folder) = &resolved.run.init_from {
         session.load_adapters(folder)?;
     }
@@ -190,6 +193,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         folder: Some(folder),
         resume,
         amount,
+        best,
         run: resolved.run.clone(),
         run_yaml: resolved.to_yaml_anywhere(),
     })
@@ -258,14 +262,27 @@ fn shown_out(resolved: &Resolved) -> String {
     resolved.run.out.as_ref().map_or_else(|| "the folder".to_owned(), |out| out.display().to_string())
 }
 
-/// The best checkpoint is the one with the lowest loss on held-out data.
-fn check_best(resolved: &Resolved, data: &RunData) -> Result<(), Failure> {
-    if resolved.run.save.best.is_none() || data.eval.is_some() {
-        return Ok(());
+/// What the best checkpoint is best by, on held-out data.
+fn best_by(resolved: &Resolved, data: &RunData, task: &dyn Task) -> Result<Option<BestBy>, Failure> {
+    let Some(name) = &resolved.run.save.best else { return Ok(None) };
+    if data.eval.is_none() {
+        return Err(resolved
+            .invalid("save.best", "`save.best` compares evaluations, but the run has no evaluation data")
+            .hint("set data.eval or data.eval_split, or remove save.best"));
     }
-    Err(resolved
-        .invalid("save.best", "`save.best` compares evaluation losses, but the run has no evaluation data")
-        .hint("set data.eval or data.eval_split, or remove save.best"))
+    if *name == BestBy::Loss.name() {
+        return Ok(Some(BestBy::Loss));
+    }
+    if !task.compares_texts() {
+        let message = format!("`save.best` is bleu, which `task: {}` does not report", task.name());
+        return Err(resolved.invalid("save.best", message).hint("set save.best to loss, or use `task: seq2seq`"));
+    }
+    if resolved.run.eval.bleu_rows == 0 {
+        return Err(resolved
+            .invalid("save.best", "`save.best` is bleu, but `eval.bleu_rows` is 0, so none is computed")
+            .hint("set eval.bleu_rows to the number of held-out rows to compare, or save.best to loss"));
+    }
+    Ok(Some(BestBy::Bleu))
 }
 
 impl PreparedRun {
@@ -298,7 +315,7 @@ impl PreparedRun {
                 every: run.save.every,
                 interval: run.save.minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)),
                 keep: run.save.keep as usize,
-                best: run.save.best.is_some(),
+                best: self.best,
             },
             guard: Guard {
                 action: match run.guard.action {

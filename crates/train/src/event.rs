@@ -40,6 +40,9 @@ pub struct EvalEvent {
     pub ms: f64,
     #[serde(flatten)]
     pub metrics: Metrics,
+    /// Rows that `bleu` was found over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bleu_rows: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

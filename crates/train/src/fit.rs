@@ -72,7 +72,7 @@ pub struct Outcome {
     pub computed_tokens: f64,
     /// Where the last weights are.
     pub saved: PathBuf,
-    /// The lowest held-out loss, and the folder with the weights it was measured with, where the best are kept.
+    /// The best evaluation, and the folder with the weights it was made with, where the best are kept.
     pub best: Option<(Best, PathBuf)>,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Run<'a> {
     fn train(mut self) -> Result<Outcome, TrainError> {
         let total = self.task.rate.total;
         if self.task.eval_every.is_some() && self.progress.step == 0 {
-            self.progress.first_eval = self.evaluate(0)?;
+            self.progress.first_eval = self.evaluate(0)?.map(|found| found.loss);
             self.progress.last_eval = self.progress.first_eval;
         }
         let mut interrupted = false;
@@ -274,28 +274,33 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The loss on held-out data, if it is the lowest so far and the best are kept.
+    /// The evaluation on held-out data, if it is the best so far and the best are kept.
     fn evaluate_if_due(&mut self, step: u64, last: bool) -> Result<Option<Best>, TrainError> {
         let Saving { every, best, .. } = self.task.saving;
-        let compares = best && due(every, step);
+        let compares = best.is_some() && due(every, step);
         if !(due(self.task.eval_every, step) || compares || (last && self.task.eval_every.is_some())) {
             return Ok(None);
         }
         let found = self.evaluate(step)?;
-        self.progress.last_eval = found.or(self.progress.last_eval);
-        // The earlier one of equals.
-        let lowest = |loss: &f64| best && loss.is_finite() && self.progress.best.is_none_or(|best| *loss < best.loss);
-        Ok(found.filter(lowest).map(|loss| Best { loss, step }))
+        let Some(found) = found else { return Ok(None) };
+        self.progress.last_eval = Some(found.loss);
+        let Some((by, value)) = best.and_then(|by| Some((by, by.of(&found)?))) else { return Ok(None) };
+        // The earlier one of equals. What a run that is resumed was best by before does not compare.
+        let before = self.progress.best.filter(|before| before.by == by);
+        let improves = value.is_finite() && before.is_none_or(|before| by.is_better(value, before.value));
+        Ok(improves.then_some(Best { by, value, step }))
     }
 
-    fn evaluate(&mut self, step: u64) -> Result<Option<f64>, TrainError> {
+    fn evaluate(&mut self, step: u64) -> Result<Option<Evaluation>, TrainError> {
         let Some(data) = self.task.eval else { return Ok(None) };
         let began = Instant::now();
-        let Evaluation { loss, tokens, sequences, metrics } = self.session.evaluate(data)?;
+        let evaluation = self.session.evaluate(data)?;
         let ms = began.elapsed().as_secs_f64() * 1e3;
+        let Evaluation { loss, tokens, sequences, metrics, bleu_rows } = evaluation.clone();
         self.watch.eval_metrics = metrics.clone();
-        self.watch.tell(&Event::Eval { step, eval: EvalEvent { loss, tokens, sequences, ms, metrics } });
-        Ok(Some(loss))
+        let eval = EvalEvent { loss, tokens, sequences, ms, metrics, bleu_rows };
+        self.watch.tell(&Event::Eval { step, eval });
+        Ok(Some(evaluation))
     }
 
     /// A save that fails is told and tried again; what is lost so far is only time.

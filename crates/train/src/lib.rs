@@ -3,6 +3,7 @@
 mod adapter_folder;
 mod bench;
 mod bits;
+mod bleu;
 mod checkpoint;
 mod error;
 mod event;
@@ -32,7 +33,7 @@ pub use error::TrainError;
 pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 pub use export::{TextFiles, export};
 pub use fit::{Fit, Outcome, data_bytes, fit};
-pub use generate::{Ending, Generated, Sampling};
+pub use generate::{Ending, Generated, Sampling, TextComparison};
 pub use guard::{BadUpdate, Guard};
 pub use hub::hub_snapshot;
 pub use inference::{Inference, plan_inference, prepare_inference};
@@ -44,7 +45,7 @@ pub use prepare::{
 };
 pub use rates::{Decay, LearningRate};
 pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, is_under_way, list_runs, request_stop, run_status};
-pub use saver::Saving;
+pub use saver::{BestBy, Saving};
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{
     Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, Seq2Seq,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, NO_LOSS, PerStream, TokenStream, pack_groups,
+    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, PerStream, TokenStream, pack_groups,
 };
 use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
 use plimsoll_models::{Built, Inputs, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
@@ -17,7 +17,7 @@ use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 use crate::bits::BitsPerByte;
 use crate::checkpoint::PlanPosition;
 use crate::prepare::{capacity, per_stream};
-use crate::{Amounts, Ending, LossPart, Metrics, Model, Sampling, Spec, Task, TrainError, weights};
+use crate::{Amounts, Ending, LossPart, Metrics, Model, Sampling, Spec, Task, TextComparison, TrainError, weights};
 
 pub struct Session {
     executor: Executor,
@@ -31,6 +31,7 @@ pub struct Session {
     base: Option<PathBuf>,
     /// Of every token; empty if nobody said.
     byte_lengths: Vec<u32>,
+    pub(crate) comparison: Option<TextComparison>,
     plan: PlanPosition,
 }
 
@@ -65,6 +66,8 @@ pub struct Evaluation {
     pub sequences: u64,
     /// What the task reports, by name.
     pub metrics: Metrics,
+    /// Rows that texts were generated for, where `bleu` is among the metrics.
+    pub bleu_rows: Option<u64>,
 }
 
 /// An update's micro-batches as the device takes them, and what they had before they were filled up.
@@ -96,6 +99,7 @@ impl Session {
             new_head: false,
             base: None,
             byte_lengths: Vec::new(),
+            comparison: None,
             plan: position,
         })
     }
@@ -383,7 +387,7 @@ impl Session {
         Ok(norm)
     }
 
-    /// The mean loss over a dataset.
+    /// The mean loss over a dataset, and what the task reports of it.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
         let mut amounts = Amounts::default();
         // What the parts are means of is only known behind the last micro-batch.
@@ -406,7 +410,12 @@ impl Session {
             Some(value) => metrics.with("bits_per_byte", value),
             None => metrics,
         };
-        Ok(Evaluation { loss, tokens, sequences, metrics })
+        drop(batches);
+        let (metrics, bleu_rows) = match self.bleu(data)? {
+            Some((score, rows)) => (metrics.with("bleu", score), Some(rows)),
+            None => (metrics, None),
+        };
+        Ok(Evaluation { loss, tokens, sequences, metrics, bleu_rows })
     }
 
     /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them. A model with an encoder reads the
@@ -417,76 +426,11 @@ impl Session {
         stop: Option<u32>,
         max_new: usize,
     ) -> Result<Vec<Vec<u32>>, TrainError> {
-        if self.built.inputs.cache.is_some() {
-            let ending = Ending { stop: stop.into_iter().collect(), max_new };
-            let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
-            return Ok(all.into_iter().map(|generated| generated.tokens).collect());
-        }
         if prompts.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(&buffer) = self.executor.results(ScheduleId::SAMPLE).first() else { return Err(TrainError::NoText) };
-        let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
-        let batch = self.executor.plan().batch.main();
-        let of_stream = |stream: &StreamShape| (stream.tokens / stream.max_length).max(1);
-        let shapes = self.shapes();
-        let side_by_side = shapes.as_slice().iter().map(of_stream).fold(rows, usize::min);
-        let longest_prompt = shapes.as_slice().last().expect("there is a stream").max_length;
-        let mut answers = Vec::with_capacity(prompts.len());
-        for group in prompts.chunks(side_by_side) {
-            let start = self.model.config.decoder_start;
-            let begun = |prompt: &Vec<u32>| start.map_or_else(|| prompt.clone(), |start| vec![start]);
-            let mut texts: Vec<Vec<u32>> = group.iter().map(begun).collect();
-            let given: Vec<usize> = texts.iter().map(Vec::len).collect();
-            let mut done: Vec<bool> = group.iter().map(|prompt| prompt.len() > longest_prompt).collect();
-            for _ in 0..max_new {
-                for (text, done) in texts.iter().zip(&mut done) {
-                    *done |= text.is_empty() || text.len() >= batch.max_length;
-                }
-                let open: Vec<usize> = (0..texts.len()).filter(|&i| !done[i]).collect();
-                if open.is_empty() {
-                    break;
-                }
-                let mut flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
-                if start.is_some() {
-                    flat.streams.push(flat_stream(open.iter().map(|&i| group[i].as_slice())));
-                }
-                let active = self.load(&flat)?;
-                self.executor.run(ScheduleId::SAMPLE, active)?;
-                let mut logits = vec![0f32; open.len() * vocab];
-                self.executor.read_result(&buffer, &mut logits)?;
-                for (&i, row) in open.iter().zip(logits.chunks_exact(vocab)) {
-                    let token = likeliest(row);
-                    texts[i].push(token);
-                    done[i] |= Some(token) == stop;
-                }
-            }
-            let new = texts.into_iter().zip(given).map(|(text, given)| text[given..].to_vec());
-            answers.extend(new);
-        }
-        Ok(answers)
+        let ending = Ending { stop: stop.into_iter().collect(), max_new };
+        let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
+        Ok(all.into_iter().map(|generated| generated.tokens).collect())
     }
-}
-
-/// Sequences one behind another, without targets.
-pub(crate) fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
-    let flat = flat_stream(sequences);
-    MicroBatch { targets: vec![NO_LOSS; flat.tokens.len()], streams: vec![flat], ..MicroBatch::default() }
-}
-
-/// One stream of them.
-pub(crate) fn flat_stream<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> TokenStream {
-    let mut flat = TokenStream::default();
-    for tokens in sequences {
-        flat.tokens.extend(tokens.iter().map(|t| t.cast_signed()));
-        flat.positions.extend(0..tokens.len() as i32);
-        flat.cu_seqlens.push(flat.tokens.len() as i32);
-    }
-    flat.row_ids = vec![0; flat.tokens.len()];
-    flat
-}
-
-fn likeliest(logits: &[f32]) -> u32 {
-    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-    best.map_or(0, |(index, _)| index as u32)
 }

@@ -117,6 +117,8 @@ section! {
         every: Option<u64> = count(), also ["eval_steps", "eval_interval"];
         /// Held-out examples to generate answers for at the end of the run.
         samples: Option<u64> = count();
+        /// Held-out rows that the model answers at every evaluation, for `bleu` (task: seq2seq); 0 for none.
+        bleu_rows: u64 = from_zero(), default "64";
     }
 }
 
@@ -129,7 +131,7 @@ section! {
         /// Number of most recent checkpoints to keep.
         keep: u64 = count(), default "2", also ["save_total_limit"];
         /// Metric whose best checkpoint is saved at every evaluation that improves it, and kept beside the most recent ones.
-        best: Option<String> = word_of(&["loss"]), also ["metric_for_best_model"];
+        best: Option<String> = word_of(&["loss", "bleu"]), also ["metric_for_best_model"];
     }
 }
 

@@ -181,13 +181,13 @@ pub fn open_eval(
     artifact: &Artifact,
     task: &dyn Task,
     observer: &mut dyn Observer,
-) -> Result<(Dataset, Vec<DetectedFormat>), Failure> {
+) -> Result<(Dataset, Arc<Tokenizer>, Vec<DetectedFormat>), Failure> {
     let resolved = context.resolved;
     let data = &resolved.run.data;
     let options = options(context, task.content())?;
     if data.eval.is_empty() && is_built_in(&data.train) {
         let built_in = built_in(resolved, &options)?;
-        return Ok((built_in.eval.unwrap_or(built_in.train), built_in.formats));
+        return Ok((built_in.eval.unwrap_or(built_in.train), built_in.tokenizer, built_in.formats));
     }
     let folder = data.tokenizer.as_ref().map_or_else(|| artifact.tokenizer_folder(), PathBuf::from);
     let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
@@ -210,7 +210,8 @@ pub fn open_eval(
     let formats = report::formats(&sources);
     let sources = if hold_out.is_some() { sources.held_out() } else { sources };
     let store = storage::Store { context, tokenizer: &tokenizer };
-    Ok((store.open(sources, &Options { hold_out, ..options }, false, observer)?.0, formats))
+    let dataset = store.open(sources, &Options { hold_out, ..options }, false, observer)?.0;
+    Ok((dataset, tokenizer, formats))
 }
 
 /// A repository cloned without Git LFS has small text files in the place of large ones.

@@ -7,14 +7,18 @@ use plimsoll_data::Cursor;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
+use crate::BestBy;
 use crate::guard::GuardState;
 
 pub(super) const RECORD_FILE: &str = "training.json";
 
-/// The lowest held-out loss so far, and the update after which it was measured.
+/// The best evaluation so far, and the update after which it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    pub loss: f64,
+    #[serde(default)]
+    pub by: BestBy,
+    #[serde(alias = "loss")]
+    pub value: f64,
     pub step: u64,
 }
 
