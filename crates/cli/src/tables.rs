@@ -101,6 +101,9 @@ fn decisions(report: &Report) -> Table {
     for (name, value) in rows {
         table.row([name.to_owned(), value]);
     }
+    if report.update_in_backward {
+        table.row(["optimizer".to_owned(), "in the backward pass".to_owned()]);
+    }
     table
 }
 

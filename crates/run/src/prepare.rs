@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use plimsoll_data::Amount;
+use plimsoll_data::{Amount, Capacity, Dataset};
 use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
     BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin, OperatorTime,
     Outcome, Preparation, Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib,
-    peak_resident_bytes, plan_only, prepare_watched, profile,
+    peak_resident_bytes, plan_only, prepare_watched, profile, reference_bytes,
 };
 
 use crate::budgets::capacity;
@@ -96,11 +96,7 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let spec = spec(resolved, &device.profile)?;
     let capacity = capacity(resolved, &device);
     let Device { profile, mut notes, .. } = device;
-    let fixed = Fixed {
-        gpu_context_bytes: profile.context_bytes,
-        host_process_bytes: profile.host_process_bytes,
-        host_data_bytes: 0,
-    };
+    let fixed = fixed(&profile);
     let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
         .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
@@ -117,6 +113,15 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         Length::Epochs(_) => None,
     };
     Ok(PlannedRun { report, picture, updates, notes })
+}
+
+/// What no plan controls, before any process is there.
+pub(crate) fn fixed(profile: &DeviceProfile) -> Fixed {
+    Fixed {
+        gpu_context_bytes: profile.context_bytes,
+        host_process_bytes: profile.host_process_bytes,
+        host_data_bytes: 0,
+    }
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
@@ -136,7 +141,12 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
     let amount = spec.amount();
-    let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
+    let references = if spec.needs_references() { references(resolved, &data)? } else { None };
+    let feed_bytes = |capacity: Capacity| {
+        // A number for each token travels with a micro-batch.
+        let beside = references.map_or(0, |bytes| bytes + (capacity.main().tokens * size_of::<f32>()) as u64);
+        data.feed_bytes(amount, capacity) + beside
+    };
     let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
     if let Some(resume) = &resume {
         keep_bits(&mut spec, resume, &profile, capacity.budgets);
@@ -202,6 +212,20 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
 }
 
+/// What the model's answers before training take in memory, one for each sequence.
+fn references(resolved: &Resolved, data: &RunData) -> Result<Option<u64>, Failure> {
+    let sequences = std::iter::once(&data.train).chain(&data.eval).map(Dataset::sequences);
+    match sequences.sum::<Option<u64>>() {
+        Some(sequences) => Ok(Some(reference_bytes(sequences))),
+        None => Err(resolved
+            .invalid(
+                "data.mode",
+                format!("`task: {}` that trains the model itself asks it about all data first", resolved.run.task),
+            )
+            .hint("set `data.mode: cached` or `memory`, or train adapters, as in method: {lora: {r: 16}}")),
+    }
+}
+
 /// Where the model was found, if that is not plain, and what is odd about it.
 fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
     let snapshot = match &spec.model.origin {
@@ -217,11 +241,7 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
 fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets) {
     let mut pinned = spec.clone();
     resume.pin(&mut pinned.pins);
-    let fixed = Fixed {
-        gpu_context_bytes: profile.context_bytes,
-        host_process_bytes: profile.host_process_bytes,
-        host_data_bytes: 0,
-    };
+    let fixed = fixed(profile);
     if plan_only(&pinned, profile, budgets, fixed).is_ok() {
         *spec = pinned;
     }

@@ -21,7 +21,7 @@ fn has_every_promised_key(report: &Json) {
     for path in ["fits", "device", "effective_batch.sequences", "micro_batch_tokens", "accumulation"] {
         has(path);
     }
-    for path in ["recompute", "offload", "loss_chunks", "alternatives"] {
+    for path in ["recompute", "offload", "loss_chunks", "update_in_backward", "alternatives"] {
         has(path);
     }
     for memory in ["gpu", "host"] {
@@ -215,14 +215,24 @@ fn budgets_beyond_the_card_are_cut() {
     assert!(said.stderr.contains("exceeds this machine's memory"), "{}", said.stderr);
 }
 
-/// Whoever asks for fp16 is told what it lacks, once, and is not stopped.
 #[test]
-fn fp16_is_warned_of() {
-    let world = World::bare(LORA);
-    let warned = |precision: &str| {
-        let setting = format!("precision={precision}");
-        let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--quiet", "--set", &setting]).ok();
-        said.stderr.contains("no loss scaling")
-    };
-    assert!(warned("fp16") && !warned("bf16"));
+fn updates_in_the_backward_pass_are_shown_and_refused_by_name() {
+    let world = World::bare(&format!("{SHAPE}data: {{max_length: 64}}\nbatch: {{sequences: 2}}\nclip: none\n"));
+    let plan = |more: &[&str]| world.run(&[&["plan", "run.yaml", "--device", "cpu"], more].concat());
+    let pinned = ["--set", "plan.update_in_backward=true"];
+    let json = |more: &[&str]| plan(&[more, &["--json"]].concat()).ok().json();
+    assert_eq!(json(&[])["update_in_backward"], false, "updates stay whole where everything fits");
+    let inside = json(&pinned);
+    assert_eq!(inside["update_in_backward"], true);
+    assert_eq!(inside["host"]["categories"]["gradients"].as_u64().map(|bytes| bytes < 1 << 20), Some(true), "{inside}");
+    assert!(plan(&pinned).ok().stdout.contains("in the backward pass"));
+    for (setting, reason) in [
+        ("clip=1.0", "clipping takes the norm of all gradients first"),
+        ("guard.action=skip", "`guard` passes over bad updates"),
+        ("plan.micro_batch_tokens=64", "an update of several micro-batches sums their gradients up first"),
+    ] {
+        let said = plan(&[&pinned[..], &["--set", setting]].concat());
+        assert_eq!(said.code, Some(2), "{}", said.stderr);
+        assert!(said.stderr.contains(reason), "{setting}: {}", said.stderr);
+    }
 }
