@@ -215,6 +215,38 @@ fn budgets_beyond_the_card_are_cut() {
     assert!(said.stderr.contains("exceeds this machine's memory"), "{}", said.stderr);
 }
 
+/// Methods with their memory and speed; what does not fit says by how much, and the run's own is marked.
+#[test]
+fn methods_are_compared() {
+    let world = World::bare(LORA);
+    let args = ["plan", "run.yaml", "--device", "RTX 4090", "--alternatives", "methods", "--gpu"];
+    let ask = |gpu: &str, more: &[&str]| world.run(&[&args[..], &[gpu], more].concat());
+    let json = ask("1200MiB", &["--json"]).ok().json();
+    assert_eq!((&json["fits"], &json["gpu"]["budget_bytes"]), (&true.into(), &(1200u64 << 20).into()));
+    let rows = json["alternatives"].as_array().unwrap().clone();
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {json}"));
+    let gpu = |name: &str| row(name)["gpu_bytes"].as_u64().unwrap();
+    let chosen: Vec<&Json> = rows.iter().filter(|row| row["chosen"] == true).map(|row| &row["name"]).collect();
+    assert_eq!(chosen, ["lora, rank 8"]);
+    assert!(row("lora, rank 8")["fits"] == true && gpu("lora, rank 64") < gpu("full, adafactor"));
+    let full = ["int8", "bf16", "fp32"].map(|state| format!("full, adamw with {state} states"));
+    let [int8, bf16, fp32] = full.each_ref().map(|name| gpu(name));
+    assert!(int8 < bf16 && bf16 < fp32 && gpu("lower half frozen, adamw with fp32 states") < fp32);
+    assert!(gpu("full, adafactor") < fp32);
+    assert!(row(&full[2])["fits"] == false, "{json}");
+    assert!(row(&full[2])["why_not"].as_str().unwrap().contains("over the GPU budget"), "{json}");
+    // Those that fit come first, the fastest of them first.
+    let fits: Vec<bool> = rows.iter().map(|row| row["fits"] == true).collect();
+    assert!(fits.is_sorted_by_key(|fits| !fits), "{json}");
+    let speeds: Vec<f64> =
+        rows.iter().filter(|row| row["fits"] == true).map(|r| r["tokens_per_s"].as_f64().unwrap()).collect();
+    assert!(speeds.is_sorted_by(|a, b| a >= b), "{json}");
+    let table = ask("1200MiB", &[]).ok().stdout;
+    assert_eq!(table.lines().count(), rows.len() + 1, "{table}");
+    let refused = ask("64MiB", &["--json"]);
+    assert_eq!((refused.code, &refused.json()["fits"]), (Some(3), &false.into()), "{}", refused.stderr);
+}
+
 #[test]
 fn updates_in_the_backward_pass_are_shown_and_refused_by_name() {
     let world = World::bare(&format!("{SHAPE}data: {{max_length: 64}}\nbatch: {{sequences: 2}}\nclip: none\n"));
