@@ -66,8 +66,10 @@ pub fn evaluate(
         model,
         task,
     };
-    let feed_bytes = |capacity| dataset.sequential_bytes(capacity);
-    let memory = DataMemory { resident_bytes: dataset.resident_bytes(), feed_bytes: &feed_bytes };
+    let footprint = dataset.footprint();
+    let feed_bytes = |capacity| footprint.sequential_bytes(capacity);
+    let held_bytes = footprint.resident_bytes;
+    let memory = DataMemory { resident_bytes: held_bytes, held_bytes, feed_bytes: &feed_bytes };
     let prepared =
         prepare_inference(&spec, Inference::Evaluate, backend, &device.profile, capacity.budgets, &memory, paranoid);
     let Prepared { mut session, report, .. } = prepared.map_err(|error| {

@@ -3,15 +3,15 @@
 use std::cmp::Ordering;
 
 use plimsoll_models::{Built, ParameterKind};
-use plimsoll_plan::{Alternative, Backing, Budgets, Chosen, DeviceProfile, Fixed, PlanError};
-use plimsoll_train::{Spec, TrainError, plan_only};
+use plimsoll_plan::{Alternative, Backing, Budgets, Chosen, DeviceProfile, PlanError};
+use plimsoll_train::{Spec, TrainError};
 
 use crate::budgets::capacity;
 use crate::config::{Lora, Method, Resolved, StateStorage, Targets};
 use crate::device::{self, Device};
 use crate::failure::Failure;
 use crate::note::Note;
-use crate::prepare::{Options, fixed};
+use crate::prepare::{Beside, Options};
 use crate::spec::spec;
 use crate::units::bytes;
 
@@ -41,10 +41,12 @@ struct Way {
 pub fn methods(resolved: &Resolved, options: Options<'_>) -> Result<MethodTable, Failure> {
     let device = device::planned(resolved, options.remeasure)?;
     let capacity = capacity(resolved, &device);
+    let own = spec(resolved, &device.profile)?;
+    let beside = Beside::find(resolved, &own, &device, capacity.budgets);
     let Device { profile, mut notes, .. } = device;
+    notes.extend(beside.note.clone());
     notes.extend(capacity.notes);
-    let planner = Planner { profile: &profile, fixed: fixed(&profile) };
-    let own = spec(resolved, &profile)?;
+    let planner = Planner { profile: &profile, beside };
     let mut rows = Vec::new();
     for way in ways(resolved, &planner.lower_half(&own)?) {
         let mut row = match spec(&way.applied_to(resolved), &profile) {
@@ -134,12 +136,12 @@ impl Way {
 
 struct Planner<'a> {
     profile: &'a DeviceProfile,
-    fixed: Fixed,
+    beside: Beside,
 }
 
 impl Planner<'_> {
     fn plan(&self, spec: &Spec, budgets: Budgets) -> Result<Chosen<Built>, TrainError> {
-        plan_only(spec, self.profile, budgets, self.fixed)
+        Ok(self.beside.plan(spec, self.profile, budgets)?.0)
     }
 
     /// The names of what lies below the middle of the model: embedding and the first half of the layers.

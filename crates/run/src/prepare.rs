@@ -5,20 +5,21 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use plimsoll_data::{Amount, Capacity, Dataset};
-use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Picture, Report};
+use plimsoll_models::Built;
+use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
     BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin, OperatorTime,
-    Outcome, Preparation, Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib,
-    peak_resident_bytes, plan_only, prepare_watched, profile, reference_bytes,
+    Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit,
+    next_gib, peak_resident_bytes, plan_run, prepare_watched, profile, reference_bytes,
 };
 
 use crate::budgets::capacity;
 use crate::config::{GuardAction, Length, Resolved, RunConfig};
-use crate::data::{self, Context, RunData};
+use crate::data::{self, Context, RunData, RunFootprint};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::{explained, unprepared};
 use crate::failure::Failure;
-use crate::folder::{Claimed, Continue, claim};
+use crate::folder::{Claimed, Continue, RUNS, claim};
 use crate::note::Note;
 use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
@@ -95,9 +96,11 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let device = device::planned(resolved, options.remeasure)?;
     let spec = spec(resolved, &device.profile)?;
     let capacity = capacity(resolved, &device);
+    let beside = Beside::find(resolved, &spec, &device, capacity.budgets);
     let Device { profile, mut notes, .. } = device;
-    let fixed = fixed(&profile);
-    let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
+    notes.extend(beside.note.clone());
+    let (chosen, fixed) = beside
+        .plan(&spec, &profile, capacity.budgets)
         .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
@@ -115,12 +118,38 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     Ok(PlannedRun { report, picture, updates, notes })
 }
 
-/// What no plan controls, before any process is there.
-pub(crate) fn fixed(profile: &DeviceProfile) -> Fixed {
-    Fixed {
-        gpu_context_bytes: profile.context_bytes,
-        host_process_bytes: profile.host_process_bytes,
-        host_data_bytes: 0,
+/// What a run is planned beside: its data, as far as that is known without reading it, and the process.
+pub(crate) struct Beside {
+    footprint: Option<RunFootprint>,
+    process: Process,
+    /// Why the data is not counted, if it cannot be.
+    pub note: Option<Note>,
+}
+
+impl Beside {
+    pub fn find(resolved: &Resolved, spec: &Spec, device: &Device, budgets: Budgets) -> Self {
+        let out = resolved.run.out.clone().unwrap_or_else(|| Path::new(RUNS).join("run"));
+        let context = Context { resolved, out: &out, host_bytes: budgets.host_bytes };
+        let (footprint, note) = match data::forecast(&context, &spec.model, &*spec.task) {
+            Ok(footprint) => (footprint, None),
+            Err(failure) => (None, Some(Note::DataNotCounted { reason: failure.message() })),
+        };
+        let Device { profile, card, .. } = device;
+        let is_here = card.is_some() || profile.backing == Backing::Host;
+        let process = if is_here { Process::Measured } else { Process::Stated(profile.host_process_bytes) };
+        Self { footprint, process, note }
+    }
+
+    pub fn plan(
+        &self,
+        spec: &Spec,
+        profile: &DeviceProfile,
+        budgets: Budgets,
+    ) -> Result<(Chosen<Built>, Fixed), TrainError> {
+        let (footprint, amount) = (self.footprint, spec.amount());
+        let feed_bytes = |capacity| footprint.map_or(0, |footprint| footprint.feed_bytes(amount, capacity));
+        let memory = footprint.map_or_else(DataMemory::none, |footprint| footprint.memory(&feed_bytes));
+        plan_run(spec, profile, budgets, &memory, self.process)
     }
 }
 
@@ -142,14 +171,15 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     }
     let amount = spec.amount();
     let references = if spec.needs_references() { references(resolved, &data)? } else { None };
+    let footprint = data.footprint();
     let feed_bytes = |capacity: Capacity| {
         // A number for each token travels with a micro-batch.
         let beside = references.map_or(0, |bytes| bytes + (capacity.main().tokens * size_of::<f32>()) as u64);
-        data.feed_bytes(amount, capacity) + beside
+        footprint.feed_bytes(amount, capacity) + beside
     };
-    let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
+    let memory = footprint.memory(&feed_bytes);
     if let Some(resume) = &resume {
-        keep_bits(&mut spec, resume, &profile, capacity.budgets);
+        keep_bits(&mut spec, resume, &profile, capacity.budgets, &memory);
     }
     // Before the process is measured, because it stays.
     let counts_bytes = spec.task.reports_bits_per_byte() && data.eval.is_some();
@@ -238,11 +268,10 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
 
 /// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the
 /// planner decides anew, and the run says that results differ by rounding.
-fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets) {
+fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets, data: &DataMemory<'_>) {
     let mut pinned = spec.clone();
     resume.pin(&mut pinned.pins);
-    let fixed = fixed(profile);
-    if plan_only(&pinned, profile, budgets, fixed).is_ok() {
+    if plan_run(&pinned, profile, budgets, data, Process::Measured).is_ok() {
         *spec = pinned;
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions};
+use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions, Footprint};
 use plimsoll_runtime::{BadNumber, RuntimeError};
 
 use crate::checkpoint::{Best, Identity, Progress, Resume, restore};
@@ -44,8 +44,8 @@ impl Fit<'_> {
 }
 
 /// What feeding and evaluating take in the host's memory, given what a micro-batch holds.
-pub fn data_bytes(train: &Dataset, eval: Option<&Dataset>, amount: Amount, capacity: Capacity) -> u64 {
-    let options = FeedOptions::new(capacity, train.max_length(), amount, 0);
+pub fn data_bytes(train: &Footprint, eval: Option<&Footprint>, amount: Amount, capacity: Capacity) -> u64 {
+    let options = FeedOptions::new(capacity, train.max_length, amount, 0);
     train.feed_bytes(&options) + eval.map_or(0, |data| data.sequential_bytes(capacity))
 }
 

@@ -5,7 +5,7 @@ use plimsoll_models::{Built, Purpose, build_inference};
 use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, ForwardRequest, Predicted, estimate, plan_forward};
 use plimsoll_runtime::Backend;
 
-use crate::prepare::{Surroundings, start};
+use crate::prepare::{Process, Surroundings, start};
 use crate::{DataMemory, Prepared, Spec, TrainError};
 
 /// What a model is started for.
@@ -109,5 +109,6 @@ pub fn prepare_inference(
 ) -> Result<Prepared, TrainError> {
     let plan = |fixed| plan_inference(spec, inference, device, budgets, fixed);
     let smallest = *inference.batches(spec).last().expect("there is always one");
-    start(&Surroundings { spec, device, budgets, data, plan: &plan, smallest }, backend, paranoid, &mut |_| {})
+    let process = Process::Measured;
+    start(&Surroundings { spec, device, budgets, data, process, plan: &plan, smallest }, backend, paranoid, &mut |_| {})
 }

@@ -42,7 +42,9 @@ pub use loss_scale::LossScaling;
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
-pub use prepare::{DataMemory, Preparation, Prepared, Spec, next_gib, plan_only, prepare, prepare_watched};
+pub use prepare::{
+    DataMemory, Preparation, Prepared, Process, Spec, next_gib, plan_only, plan_run, prepare, prepare_watched,
+};
 pub use rates::{Decay, LearningRate};
 pub use references::reference_bytes;
 pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, is_under_way, list_runs, request_stop, run_status};

@@ -142,6 +142,34 @@ fn the_quickstart_has_a_budget_for_each_device() {
 }
 
 /// The size in `hint: the smallest budget that works is --gpu 812MiB`.
+/// In every mode; the process is counted, which differs a little from start to start.
+#[test]
+fn a_plan_knows_what_data_and_process_take() {
+    const SLACK_BYTES: u64 = 8 << 20;
+    let world = World::new();
+    for mode in ["memory", "cached", "streaming"] {
+        let setting = format!("data.mode={mode}");
+        let plan = world.run(&["plan", "run.yaml", "--json", "--set", &setting]).ok();
+        assert!(!plan.stderr.contains("does not count"), "{}", plan.stderr);
+        assert!(!world.path("token-cache").exists() && !world.path("runs").exists(), "a plan writes nothing");
+        world.run(&["train", "run.yaml", "--out", mode, "--quiet", "--steps", "1", "--set", &setting]).ok();
+        let (planned, taken) = (plan.json(), world.json(&format!("{mode}/plan.json")));
+        let of = |report: &Json, name: &str| report["host"]["categories"][name].as_u64().unwrap();
+        assert_eq!(of(&planned, "data"), of(&taken, "data"), "{mode}");
+        assert!(of(&planned, "process").abs_diff(of(&taken, "process")) < SLACK_BYTES, "{mode}: {planned} {taken}");
+        std::fs::remove_dir_all(world.path("token-cache")).ok();
+    }
+}
+
+#[test]
+fn a_plan_without_its_data_says_so() {
+    let world = World::new();
+    std::fs::remove_file(world.path("train.jsonl")).unwrap();
+    let said = world.run(&["plan", "run.yaml", "--device", "cpu"]).ok();
+    let note = "the plan does not count the memory of the data: cannot read train.jsonl: No such file or directory";
+    assert!(said.stderr.contains(note), "{}", said.stderr);
+}
+
 fn smallest_budget(stderr: &str, flag: &str) -> String {
     let hint = format!("hint: the smallest budget that works is {flag} ");
     let line = stderr.lines().find_map(|line| line.strip_prefix(&hint));
