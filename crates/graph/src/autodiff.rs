@@ -177,8 +177,9 @@ pub fn differentiate(
     Ok(grad_slots)
 }
 
-/// As [`differentiate`] with gradients that live no longer than they are needed: each begins as zeros, and is complete in the
-/// value returned for it. Their zeros are made at the end of the graph: whoever orders its nodes puts them where they are read.
+/// As [`differentiate`] with gradients that live no longer than they are needed: each begins as zeros, and is complete in
+/// the value returned for it. The zeros are made at the end of the graph: whoever orders its nodes puts them where they are
+/// read.
 pub fn differentiate_transient(
     graph: &mut Graph,
     trainable: &[ValueId],

@@ -150,8 +150,8 @@ impl ScheduleId {
     pub const UPDATE: Self = Self("update");
     /// Forward and loss only.
     pub const EVALUATE: Self = Self("evaluation");
-    /// Forward, then how likely each sequence's answer is: of programs whose loss compares with the model before training and
-    /// in which nothing of that is left later.
+    /// Forward, then how likely each sequence's answer is: of programs whose loss compares with the model before training
+    /// and in which nothing of that is left later.
     pub const REFERENCE: Self = Self("reference");
     /// Forward over whole texts, then the logits of each one's last token: of models whose attention no cache is made for.
     pub const SAMPLE: Self = Self("sampling");

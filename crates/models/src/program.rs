@@ -248,8 +248,8 @@ pub fn build(
 }
 
 /// As [`build`], for updates of a single micro-batch: its backward pass updates each parameter as soon as the gradient is
-/// complete and the parameter has been read for the last time. The same bits with fewer gradients in memory. Only for recipes
-/// that neither clip nor scale the loss: both need all gradients before the first update.
+/// complete and the parameter has been read for the last time. The same bits with fewer gradients in memory. Only for
+/// recipes that neither clip nor scale the loss: both need all gradients before the first update.
 pub fn build_updating_in_backward(
     model: &Architecture,
     head: &dyn Head,

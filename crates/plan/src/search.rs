@@ -5,8 +5,9 @@
 //! and time rises, so for each micro-batch the first position that fits is the fastest one, and is
 //! found by bisection over lower bounds. Only the winner is laid out and verified.
 //!
-//! Where an update is one micro-batch, its backward pass may update each parameter itself. That frees gradients for less than
-//! recompute costs, but then an update can no longer be left out as a whole: it is tried where not everything fits without.
+//! Where an update is one micro-batch, its backward pass may update each parameter itself. That frees gradients for less
+//! than recompute costs, but an update can then no longer be left out as a whole: it is tried where not everything fits
+//! without.
 //!
 //! Micro-batch and loss chunks are the two decisions that show in the bits of a result: they decide in which order sums
 //! are made. Chunks other than the fastest for a micro-batch are taken only where they gain clearly.

@@ -226,7 +226,7 @@ fn check_pins(resolved: &Resolved) -> Result<(), Failure> {
     if run.plan.update_in_backward != Some(true) || !looks_first(run) {
         return Ok(());
     }
-    let message = "`plan.update_in_backward` is true, but `guard` passes over bad updates: weights are touched before one is known";
+    let message = "`plan.update_in_backward` is true, but `guard` looks at an update before any weight is touched";
     Err(resolved
         .invalid("plan.update_in_backward", message)
         .hint("remove guard.action and guard.spike, or remove plan.update_in_backward"))

@@ -288,7 +288,7 @@ fn updates_in_the_backward_pass_are_shown_and_refused_by_name() {
     assert!(plan(&pinned).ok().stdout.contains("in the backward pass"));
     for (setting, reason) in [
         ("clip=1.0", "clipping takes the norm of all gradients first"),
-        ("guard.action=skip", "`guard` passes over bad updates"),
+        ("guard.action=skip", "`guard` looks at an update before any weight is touched"),
         ("plan.micro_batch_tokens=64", "an update of several micro-batches sums their gradients up first"),
     ] {
         let said = plan(&[&pinned[..], &["--set", setting]].concat());

@@ -6,7 +6,7 @@ use plimsoll_graph::Program;
 use crate::PlanError;
 
 impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
-    /// The smallest plan there is: one group of sequences at a time, or the largest micro-batch whose backward pass may update
+    /// The smallest plan there is: one group of sequences at a time, or a micro-batch whose backward pass may update
     /// parameters itself; small chunks, the best position of the dial.
     pub(super) fn lowest(&self) -> Result<Candidate, E> {
         let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);

@@ -48,7 +48,7 @@ section! {
             also ["finetuning_type", "adapter", "peft_config"];
         /// How frozen weights are stored; `auto` is the precision of the run.
         base: BaseFormat = word::<BaseFormat>(), default "auto";
-        /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs, where `fp16` scales the loss dynamically.
+        /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs. `fp16` scales the loss dynamically.
         precision: Precision = word::<Precision>(), default "auto",
             also ["dtype", "torch_dtype", "mixed_precision"];
         /// The training and evaluation data.

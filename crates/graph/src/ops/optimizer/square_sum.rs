@@ -3,8 +3,8 @@
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::{BackendTraits, GraphError, Value, Work};
 
-/// Inputs `guard [2], sums [n] f64, g`; outputs `guard, sums`, with the sum of g's squares in place `index` of the sums, made
-/// as [`super::GlobalNorm`] makes it. `guard` has the form of a clip factor, `[spoilt, 1]`: both are NaN from the first
+/// Inputs `guard [2], sums [n] f64, g`; outputs `guard, sums`, with the sum of g's squares in place `index` of the sums,
+/// made as [`super::GlobalNorm`] makes it. `guard` has the form of a clip factor, `[spoilt, 1]`: both are NaN from the first
 /// gradient on whose norm is not finite, so every update that takes it leaves parameters and states as they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SquareSum {
