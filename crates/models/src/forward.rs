@@ -116,20 +116,34 @@ impl<'a> Forward<'a> {
     /// What the model was before training: itself without its adapters, whose pass is over before the other begins. Where
     /// there are none, marks say at each sequence's last token what the host found then.
     fn reference(&mut self, marks: Option<ValueId>, chunks: usize) -> Result<ValueId, ModelError> {
-        let boundaries = self.slot(self.inputs.main().boundaries)?;
         if self.registry.recipe.lora.is_none() {
+            let boundaries = self.slot(self.inputs.main().boundaries)?;
             let marks = marks.expect("registered without adapters");
             return Ok(self.graph.apply(LastRows, &[marks, boundaries], "reference", Class::NONE)?);
         }
-        let head = self.registry.head;
         self.adapted = false;
-        let hidden = self.hidden(head.rows())?;
+        let found = self.likelihoods(chunks);
         self.adapted = true;
         self.outputs.clear();
+        found
+    }
+
+    /// What the head takes of a model as it is for a reference.
+    fn likelihoods(&mut self, chunks: usize) -> Result<ValueId, ModelError> {
+        let head = self.registry.head;
+        let hidden = self.hidden(head.rows())?;
+        let boundaries = self.slot(self.inputs.main().boundaries)?;
         let (vocabulary, targets) = (self.vocabulary()?, self.slot(self.inputs.targets)?);
         let softcap = self.registry.model.head.softcap;
         let graph = &mut self.graph;
         Ok(head.reference(ReferenceOperands { graph, hidden, vocabulary, targets, boundaries, softcap, chunks })?)
+    }
+
+    /// Forward pass to what the model is a reference for, which the host reads.
+    pub(crate) fn reference_only(mut self, chunks: usize) -> Result<Graph, ModelError> {
+        let found = self.likelihoods(chunks)?;
+        self.graph.results.push(found);
+        Ok(self.graph)
     }
 
     /// Forward pass to the logits of each sequence's last token, which the host reads. No others are ever whole.

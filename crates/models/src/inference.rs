@@ -158,7 +158,8 @@ pub(crate) fn places_beside(batch: BatchShape) -> usize {
 impl Recipe {
     /// That of a program that trains nothing.
     pub fn forward_only(lora: Option<Lora>, compute: DType) -> Self {
-        Self { lora, freeze: Vec::new(), groups: Vec::new(), clip: None, compute, master: false }
+        let (freeze, groups) = (Vec::new(), Vec::new());
+        Self { lora, freeze, groups, clip: None, compute, master: false, scaled_loss: false }
     }
 }
 

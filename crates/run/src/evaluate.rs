@@ -45,6 +45,11 @@ pub fn evaluate(
 ) -> Result<Evaluated, Failure> {
     let artifact = Artifact::find(model, adapter)?;
     let task = task(resolved, &artifact.model)?;
+    if task.head().has_reference() && artifact.adapter.is_none() {
+        return Err(resolved
+            .invalid("task", format!("`task: {}` compares with the model without its adapters", task.name()))
+            .hint("evaluate adapters with --adapter, or the model by another task, as in --task sft"));
+    }
     let Present { backend, device } = device::present(resolved, false)?;
     let capacity = capacity(resolved, &device);
     let context = Context { resolved, out: Path::new("runs/eval"), host_bytes: capacity.budgets.host_bytes };

@@ -4,17 +4,19 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use plimsoll_data::Amount;
-use plimsoll_plan::{Backing, Budgets, DeviceProfile, Goal, Picture, Report};
+use plimsoll_data::{Amount, Capacity, Dataset};
+use plimsoll_models::Built;
+use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
     BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin,
     OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, Task,
     TextComparison, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched, profile,
+    reference_bytes,
 };
 
 use crate::budgets::capacity;
 use crate::config::{GuardAction, Length, Resolved, RunConfig};
-use crate::data::{self, Context, RunData};
+use crate::data::{self, Context, RunData, RunFootprint};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::{explained, unprepared};
 use crate::failure::Failure;
@@ -96,19 +98,11 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let device = device::planned(resolved, options.remeasure)?;
     let spec = spec(resolved, &device.profile)?;
     let capacity = capacity(resolved, &device);
-    let Device { profile, mut notes, card } = device;
-    let out = resolved.run.out.clone().unwrap_or_else(|| Path::new(RUNS).join("run"));
-    let context = Context { resolved, out: &out, host_bytes: capacity.budgets.host_bytes };
-    let footprint = data::forecast(&context, &spec.model, &*spec.task).unwrap_or_else(|failure| {
-        notes.push(Note::DataNotCounted { reason: failure.message() });
-        None
-    });
-    let amount = spec.amount();
-    let feed_bytes = |capacity| footprint.map_or(0, |footprint| footprint.feed_bytes(amount, capacity));
-    let memory = footprint.map_or_else(DataMemory::none, |footprint| footprint.memory(&feed_bytes));
-    let is_here = card.is_some() || profile.backing == Backing::Host;
-    let process = if is_here { Process::Measured } else { Process::Stated(profile.host_process_bytes) };
-    let (chosen, fixed) = plan_run(&spec, &profile, capacity.budgets, &memory, process)
+    let beside = Beside::find(resolved, &spec, &device, capacity.budgets);
+    let Device { profile, mut notes, .. } = device;
+    notes.extend(beside.note.clone());
+    let (chosen, fixed) = beside
+        .plan(&spec, &profile, capacity.budgets)
         .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
@@ -124,6 +118,41 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
         Length::Epochs(_) => None,
     };
     Ok(PlannedRun { report, picture, updates, notes })
+}
+
+/// What a run is planned beside: its data, as far as that is known without reading it, and the process.
+pub(crate) struct Beside {
+    footprint: Option<RunFootprint>,
+    process: Process,
+    /// Why the data is not counted, if it cannot be.
+    pub note: Option<Note>,
+}
+
+impl Beside {
+    pub fn find(resolved: &Resolved, spec: &Spec, device: &Device, budgets: Budgets) -> Self {
+        let out = resolved.run.out.clone().unwrap_or_else(|| Path::new(RUNS).join("run"));
+        let context = Context { resolved, out: &out, host_bytes: budgets.host_bytes };
+        let (footprint, note) = match data::forecast(&context, &spec.model, &*spec.task) {
+            Ok(footprint) => (footprint, None),
+            Err(failure) => (None, Some(Note::DataNotCounted { reason: failure.message() })),
+        };
+        let Device { profile, card, .. } = device;
+        let is_here = card.is_some() || profile.backing == Backing::Host;
+        let process = if is_here { Process::Measured } else { Process::Stated(profile.host_process_bytes) };
+        Self { footprint, process, note }
+    }
+
+    pub fn plan(
+        &self,
+        spec: &Spec,
+        profile: &DeviceProfile,
+        budgets: Budgets,
+    ) -> Result<(Chosen<Built>, Fixed), TrainError> {
+        let (footprint, amount) = (self.footprint, spec.amount());
+        let feed_bytes = |capacity| footprint.map_or(0, |footprint| footprint.feed_bytes(amount, capacity));
+        let memory = footprint.map_or_else(DataMemory::none, |footprint| footprint.memory(&feed_bytes));
+        plan_run(spec, profile, budgets, &memory, self.process)
+    }
 }
 
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
@@ -143,8 +172,13 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
     let amount = spec.amount();
+    let references = if spec.needs_references() { references(resolved, &data)? } else { None };
     let footprint = data.footprint();
-    let feed_bytes = |capacity| footprint.feed_bytes(amount, capacity);
+    let feed_bytes = |capacity: Capacity| {
+        // A number for each token travels with a micro-batch.
+        let beside = references.map_or(0, |bytes| bytes + (capacity.main().tokens * size_of::<f32>()) as u64);
+        footprint.feed_bytes(amount, capacity) + beside
+    };
     let memory = footprint.memory(&feed_bytes);
     if let Some(resume) = &resume {
         keep_bits(&mut spec, resume, &profile, capacity.budgets, &memory);
@@ -211,6 +245,20 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
+}
+
+/// What the model's answers before training take in memory, one for each sequence.
+fn references(resolved: &Resolved, data: &RunData) -> Result<Option<u64>, Failure> {
+    let sequences = std::iter::once(&data.train).chain(&data.eval).map(Dataset::sequences);
+    match sequences.sum::<Option<u64>>() {
+        Some(sequences) => Ok(Some(reference_bytes(sequences))),
+        None => Err(resolved
+            .invalid(
+                "data.mode",
+                format!("`task: {}` that trains the model itself asks it about all data first", resolved.run.task),
+            )
+            .hint("set `data.mode: cached` or `memory`, or train adapters, as in method: {lora: {r: 16}}")),
+    }
 }
 
 /// Where the model was found, if that is not plain, and what is odd about it.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use plimsoll_runtime::BadNumber;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::Metrics;
 use crate::checkpoint::{Change, Damaged};
+use crate::{Metrics, TrainError};
 
 /// One update.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -98,6 +98,18 @@ pub enum Bad {
     Gradient { norm: f64, origin: Option<BadNumber> },
     /// The loss is far above the usual one.
     Spike { loss: f64, usual: f64 },
+}
+
+impl Bad {
+    /// The error of a run that ends with it. `touched`: weights were updated before it was seen.
+    pub(crate) fn stops(self, step: u64, touched: bool) -> TrainError {
+        match self {
+            bad if touched => TrainError::HalfApplied { step, bad },
+            Self::Loss { loss, origin } => TrainError::NotANumber { step, loss, origin },
+            Self::Gradient { norm, origin } => TrainError::BadGradient { step, norm, origin },
+            Self::Spike { loss, usual } => TrainError::Spike { step, loss, usual },
+        }
+    }
 }
 
 impl fmt::Display for Bad {

@@ -13,6 +13,7 @@ use crate::export::{export_again, export_base};
 use crate::guard::{BadUpdate, Guard};
 use crate::memory::resident_bytes;
 use crate::pace::{Gauge, Totals};
+use crate::references::References;
 use crate::saver::{Saver, Saving};
 use crate::{Evaluation, LearningRate, Metrics, RunFolder, RunPhase, Session, TrainError, UpdateResult};
 
@@ -96,6 +97,14 @@ pub fn fit(
     outcome
 }
 
+/// What became of an update.
+enum Tried {
+    Applied(UpdateResult),
+    /// Its gradients were too large for the scale of the loss. As elsewhere, the next data come, under a smaller scale.
+    Overflowed,
+    Bad(Bad),
+}
+
 /// A run under way.
 struct Run<'a> {
     session: &'a mut Session,
@@ -119,9 +128,11 @@ impl<'a> Run<'a> {
         let mut watch = Watch { folder, observe, eval_metrics: Metrics::default(), failing: false };
         let identity = Identity::of(session, task.amount, &task.rate);
         let mut options = task.feed_options(session);
+        find_references(session, task, watch.folder.path())?;
         if let Some(resume) = task.resume {
             let changes = resume.changes(session, task.amount, &task.rate)?;
             restore(session, resume.folder())?;
+            session.restore_loss_scale(resume.record.progress.loss_scale);
             options.cursor = Some(resume.record.progress.cursor.clone());
             let (folder, damaged) = (resume.folder().to_owned(), resume.damaged.clone());
             watch.tell(&Event::Resumed(Resumed { step: resume.step(), folder, changes, damaged }));
@@ -174,11 +185,13 @@ impl<'a> Run<'a> {
         let lr = self.task.rate.at(step);
         let result = loop {
             match self.try_update(step, lr)? {
-                Ok(result) => break result,
-                Err(bad) => self.pass_over(step, bad)?,
+                Tried::Applied(result) => break result,
+                Tried::Overflowed => self.progress.cursor = self.feed().cursor().clone(),
+                Tried::Bad(bad) => self.pass_over(step, bad)?,
             }
         };
         let progress = &mut self.progress;
+        progress.loss_scale = self.session.loss_scale();
         progress.guard.count(result.loss);
         progress.step = step;
         progress.first_loss.get_or_insert(result.loss);
@@ -210,17 +223,17 @@ impl<'a> Run<'a> {
         self.feed.as_mut().expect("there is one between updates")
     }
 
-    /// The inner error says why the update was not applied; gradients are zero again then.
-    fn try_update(&mut self, step: u64, lr: f64) -> Result<Result<UpdateResult, Bad>, TrainError> {
+    /// Where the update was not applied, gradients are zero again.
+    fn try_update(&mut self, step: u64, lr: f64) -> Result<Tried, TrainError> {
         let Self { session, feed, progress, task, watch, .. } = self;
         let feed = feed.as_mut().expect("there is one between updates");
-        let sums = match session.accumulate_from(feed, step, &mut |done, total| {
+        let sums = match session.accumulate_from(feed, (step, lr), &mut |done, total| {
             (watch.observe)(&Event::MicroBatch { step, done, total });
         }) {
             // Found on the way, where every operator is checked.
             Err(TrainError::Runtime(RuntimeError::NotANumber(origin))) => {
                 session.discard()?;
-                return Ok(Err(Bad::Loss { loss: f64::NAN, origin: Some(origin) }));
+                return Ok(Tried::Bad(Bad::Loss { loss: f64::NAN, origin: Some(origin) }));
             }
             sums => sums?,
         };
@@ -228,20 +241,23 @@ impl<'a> Run<'a> {
         if !loss.is_finite() {
             session.discard()?;
             let origin = self.origin(step)?;
-            return Ok(Err(Bad::Loss { loss, origin }));
+            return Ok(Tried::Bad(Bad::Loss { loss, origin }));
         }
         if let Some(usual) = progress.guard.spike(loss, &task.guard) {
             session.discard()?;
-            return Ok(Err(Bad::Spike { loss, usual }));
+            return Ok(Tried::Bad(Bad::Spike { loss, usual }));
         }
         let grad_norm = session.apply(step, lr)?;
+        if session.rescale(grad_norm) {
+            return Ok(Tried::Overflowed);
+        }
         if !grad_norm.is_finite() {
             let origin = self.origin(step)?;
-            return Ok(Err(Bad::Gradient { norm: grad_norm, origin }));
+            return Ok(Tried::Bad(Bad::Gradient { norm: grad_norm, origin }));
         }
         progress.cursor.clone_from(feed.cursor());
         let (amounts, fill_rate, metrics) = (sums.amounts, sums.fill_rate, sums.metrics);
-        Ok(Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }))
+        Ok(Tried::Applied(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }))
     }
 
     /// Does the update's micro-steps again with every operator checked. There is planned memory for one feed, so a new one
@@ -257,6 +273,7 @@ impl<'a> Run<'a> {
     /// Counts a bad update; beyond what the guard allows, the last good state is saved and the run ends.
     fn pass_over(&mut self, step: u64, bad: Bad) -> Result<(), TrainError> {
         let Guard { action, limit, .. } = self.task.guard;
+        assert!(action == BadUpdate::Stop || !self.session.updates_in_backward(), "such an update cannot be left out");
         if action == BadUpdate::Skip && self.progress.guard.skipped < limit {
             self.progress.guard.skipped += 1;
             self.progress.cursor = self.feed().cursor().clone();
@@ -264,14 +281,11 @@ impl<'a> Run<'a> {
             self.watch.tell(&Event::Skipped { step, skip: Skip { bad, count, limit } });
             return Ok(());
         }
-        if step > 1 && self.saver.saved(step - 1).is_none() {
+        let touched = self.session.updates_in_backward();
+        if step > 1 && !touched && self.saver.saved(step - 1).is_none() {
             self.save()?;
         }
-        Err(match bad {
-            Bad::Loss { loss, origin } => TrainError::NotANumber { step, loss, origin },
-            Bad::Gradient { norm, origin } => TrainError::BadGradient { step, norm, origin },
-            Bad::Spike { loss, usual } => TrainError::Spike { step, loss, usual },
-        })
+        Err(bad.stops(step, touched))
     }
 
     /// The evaluation on held-out data, if it is the best so far and the best are kept.
@@ -392,6 +406,25 @@ impl Watch<'_> {
         }
         self.failing = recorded.is_err();
     }
+}
+
+/// Asks the model what it finds likely while it is as it was, or reads what it found when the run began.
+fn find_references(session: &mut Session, task: &Fit, run: &Path) -> Result<(), TrainError> {
+    if !session.needs_references() {
+        return Ok(());
+    }
+    let path = References::path(run);
+    let references = match task.resume {
+        Some(_) => References::read(&path)?,
+        None => {
+            let datasets: Vec<&Dataset> = std::iter::once(task.train).chain(task.eval).collect();
+            let found = References::compute(session, &datasets)?;
+            found.write(&path)?;
+            found
+        }
+    };
+    session.set_references(references);
+    Ok(())
 }
 
 /// Adapters are of no use without the weights that they were trained beside. Drawn weights are in no file, so a run that

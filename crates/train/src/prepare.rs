@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
-use plimsoll_models::{Built, Recipe, build};
+use plimsoll_models::{Built, Recipe, build, build_updating_in_backward};
 use plimsoll_plan::{
-    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, plan,
-    speed_curve,
+    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, Variant,
+    plan, speed_curve,
 };
 use plimsoll_runtime::Backend;
 
@@ -35,6 +35,25 @@ impl Spec {
     /// What an update takes of the data.
     pub fn amount(&self) -> Amount {
         self.tokens.map_or(Amount::Sequences(self.sequences as u64), Amount::Tokens)
+    }
+
+    /// Whether the loss compares with the model as it was, and nothing of that will be left.
+    pub fn needs_references(&self) -> bool {
+        self.task.head().has_reference() && self.recipe.lora.is_none()
+    }
+
+    /// Whether parameters may be updated before all gradients are there; if not, what stands against it.
+    fn update_in_backward(&self) -> Result<(), String> {
+        let against = if self.recipe.scaled_loss {
+            "gradients of a scaled loss may overflow, and the update is then left out (`precision: fp16`)"
+        } else if self.recipe.clip.is_some() {
+            "clipping takes the norm of all gradients first; set `clip: none`"
+        } else if self.tokens.is_some() {
+            "an update given in tokens (`batch.tokens`) may take several micro-batches"
+        } else {
+            return Ok(());
+        };
+        Err(against.to_owned())
     }
 
     /// The greatest length in each stream.
@@ -147,8 +166,9 @@ fn with_request<T>(
 ) -> Result<T, TrainError> {
     spec.check_streams()?;
     let head = spec.task.head();
-    let make = |batch, chunks| -> Result<Built, TrainError> {
-        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)
+    let make = |Variant { batch, loss_chunks, update_in_backward }| -> Result<Built, TrainError> {
+        let build = if update_in_backward { build_updating_in_backward } else { build };
+        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, loss_chunks)?)
     };
     answer(&Request {
         build: &make,
@@ -157,6 +177,7 @@ fn with_request<T>(
         group: spec.task.group(),
         max_length: spec.lengths(),
         chunked_loss: head.uses_vocabulary(),
+        update_in_backward: spec.update_in_backward(),
         device,
         budgets,
         fixed,

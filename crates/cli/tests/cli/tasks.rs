@@ -96,12 +96,16 @@ fn preferences_are_learnt_by_likelihood() {
     above(&world, "a", "accuracy", 0.95);
     world.run(&["train", "run.yaml", "--out", "b", "--quiet", "--set", "task=orpo"]).ok();
     above(&world, "b", "accuracy", 0.95);
+    // Everything is trained: the model is asked about all answers before that.
+    world.run(&["train", "run.yaml", "--out", "c", "--quiet"]).ok();
+    above(&world, "c", "accuracy", 0.95);
+    assert!(world.path("c/reference.bin").exists());
     refused_set(
         &world,
-        "dpo.beta=0.2",
+        "data.mode=streaming",
         2,
-        "error: `task: dpo` compares with the model without its adapters\n\
-         hint: train adapters, as in method: {lora: {r: 16}}, or use `task: orpo`, which needs no reference\n",
+        "error: --set data.mode: `task: dpo` that trains the model itself asks it about all data first\n\
+         hint: set `data.mode: cached` or `memory`, or train adapters, as in method: {lora: {r: 16}}\n",
     );
 }
 

@@ -48,7 +48,7 @@ section! {
             also ["finetuning_type", "adapter", "peft_config"];
         /// How frozen weights are stored; `auto` is the precision of the run.
         base: BaseFormat = word::<BaseFormat>(), default "auto";
-        /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs.
+        /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs. `fp16` scales the loss dynamically.
         precision: Precision = word::<Precision>(), default "auto",
             also ["dtype", "torch_dtype", "mixed_precision"];
         /// The training and evaluation data.
@@ -164,6 +164,9 @@ section! {
         recompute: Option<BTreeMap<String, u64>> = super::schema::Form::Counts;
         /// Chunks in which the logits are computed.
         loss_chunks: Option<u64> = count();
+        /// Whether the backward pass updates each parameter as soon as its gradient is complete. Needs `clip: none` and
+        /// updates of a single micro-batch; nothing can be left out of an update that turns out bad.
+        update_in_backward: Option<bool> = boolean(), also ["optimizer_in_bwd", "fused_backward_pass"];
     }
 }
 

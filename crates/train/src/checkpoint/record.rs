@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Identity;
 use crate::BestBy;
 use crate::guard::GuardState;
+use crate::loss_scale::LossScale;
 
 pub(super) const RECORD_FILE: &str = "training.json";
 
@@ -31,6 +32,9 @@ pub(crate) struct Progress {
     pub cursor: Cursor,
     pub best: Option<Best>,
     pub guard: GuardState,
+    /// Where gradients are those of a scaled loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     pub first_loss: Option<f64>,
     pub last_loss: Option<f64>,
     pub first_eval: Option<f64>,
@@ -44,6 +48,7 @@ impl Progress {
             cursor,
             best: None,
             guard: GuardState::default(),
+            loss_scale: None,
             first_loss: None,
             last_loss: None,
             first_eval: None,

@@ -48,7 +48,8 @@ pub fn work_if_asked() -> bool {
 fn recipe() -> Recipe {
     let adamw = optimizer_named("adamw", &OptimizerSettings::default()).expect("there is one");
     let groups = vec![ParameterGroup::rest(adamw)];
-    Recipe { lora: None, freeze: Vec::new(), groups, clip: Some(1.0), compute: DType::F32, master: false }
+    let (clip, compute, freeze) = (Some(1.0), DType::F32, Vec::new());
+    Recipe { lora: None, freeze, groups, clip, compute, master: false, scaled_loss: false }
 }
 
 fn spec() -> Spec {
