@@ -10,6 +10,7 @@
 
 mod curve;
 mod lowest;
+mod saving;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -30,6 +31,7 @@ use crate::{Backing, DeviceProfile, PlanError};
 pub(crate) mod summary;
 
 pub use curve::speed_curve;
+pub use saving::SavePin;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
@@ -59,6 +61,7 @@ pub struct Pins {
     pub micro_batch_tokens: Option<usize>,
     pub loss_chunks: Option<usize>,
     pub recompute: Option<BTreeMap<String, usize>>,
+    pub save: SavePin,
 }
 
 /// Makes the program for a micro-batch and a number of loss chunks, with whatever else the caller wants to have of the one
@@ -143,6 +146,8 @@ struct Search<'a, B, E> {
     arena_budget: u64,
     /// Positions of the dial, fastest first; pinned recompute leaves only one.
     dial: Vec<Drops>,
+    /// What a snapshot of a checkpoint takes; 0 if there is to be none.
+    snapshot_bytes: u64,
     built: RefCell<HashMap<(BatchShape, usize), Rc<B>>>,
 }
 
@@ -164,8 +169,13 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
                 request.budgets.host_bytes.saturating_sub(fixed.host_process_bytes + fixed.host_data_bytes)
             }
         };
-        let mut search = Self { request, arena_budget, dial: vec![Drops::default()], built: RefCell::default() };
+        let dial = vec![Drops::default()];
+        let mut search = Self { request, arena_budget, dial, snapshot_bytes: 0, built: RefCell::default() };
         search.check_loss_chunks()?;
+        search.snapshot_bytes = search.measure_snapshot()?;
+        if request.device.backing == Backing::Host {
+            search.arena_budget = arena_budget.saturating_sub(search.pinned_snapshot_bytes());
+        }
         search.dial = search.make_dial()?;
         Ok(search)
     }

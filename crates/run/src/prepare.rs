@@ -8,8 +8,8 @@ use plimsoll_data::Amount;
 use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
     BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin, OperatorTime,
-    Outcome, Preparation, Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib,
-    peak_resident_bytes, plan_only, prepare_watched, profile,
+    Outcome, Preparation, Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, Watching, bench, fit,
+    next_gib, peak_resident_bytes, plan_only, prepare_watched, profile,
 };
 
 use crate::budgets::capacity;
@@ -306,6 +306,7 @@ impl PreparedRun {
                 limit: run.guard.limit,
                 spike: run.guard.spike,
             },
+            memory: Some(Watching::new(&self.report)),
             resume: self.resume.as_ref(),
             tokenizer_files: data.tokenizer_files.clone(),
             stop,

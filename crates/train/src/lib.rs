@@ -27,7 +27,7 @@ mod weights;
 
 pub use adapter_folder::AdapterFolder;
 pub use bench::{BenchReport, OperatorTime, bench, profile};
-pub use checkpoint::{Best, Change, Damaged, Effect, Resume};
+pub use checkpoint::{BaseChange, Best, Change, Damaged, Effect, Resume};
 pub use error::TrainError;
 pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 pub use export::{TextFiles, export};
@@ -36,7 +36,10 @@ pub use generate::{Ending, Generated, Sampling};
 pub use guard::{BadUpdate, Guard};
 pub use hub::hub_snapshot;
 pub use inference::{Inference, plan_inference, prepare_inference};
-pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
+pub use memory::{
+    Group, MemoryWarning, Overgrowth, Resident, Watching, host_available_bytes, peak_resident_bytes, read_group,
+    resident_bytes, return_free_memory,
+};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{DataMemory, Preparation, Prepared, Spec, next_gib, plan_only, prepare, prepare_watched};

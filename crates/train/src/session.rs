@@ -15,7 +15,7 @@ use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 
 use crate::bits::BitsPerByte;
-use crate::checkpoint::PlanPosition;
+use crate::checkpoint::{BaseMark, PlanPosition};
 use crate::prepare::{capacity, per_stream};
 use crate::{Amounts, Ending, LossPart, Metrics, Model, Sampling, Spec, Task, TrainError, weights};
 
@@ -32,6 +32,10 @@ pub struct Session {
     /// Of every token; empty if nobody said.
     byte_lengths: Vec<u32>,
     plan: PlanPosition,
+    /// Of host memory, for checkpoints to be written from while training goes on; 0 if training waits for them.
+    snapshot_bytes: u64,
+    /// What adapters stand beside; `None` where there are none.
+    base_mark: Option<BaseMark>,
 }
 
 /// What one update did.
@@ -82,6 +86,7 @@ impl Session {
         built: Built,
         plan: Plan,
         position: PlanPosition,
+        snapshot_bytes: u64,
         paranoid: bool,
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
@@ -97,6 +102,8 @@ impl Session {
             base: None,
             byte_lengths: Vec::new(),
             plan: position,
+            snapshot_bytes,
+            base_mark: None,
         })
     }
 
@@ -106,6 +113,9 @@ impl Session {
         checkpoint: Option<&Checkpoint>,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), TrainError> {
+        if self.recipe.lora.is_some() && !self.built.trained.is_empty() {
+            self.base_mark = Some(BaseMark::of(checkpoint)?);
+        }
         self.new_head = checkpoint.is_some_and(|files| weights::lacks_head(files, &self.built.parameters));
         if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
             let table = rotary_table(rotary, self.max_length());
@@ -165,6 +175,14 @@ impl Session {
     /// What of its plan shows in the bits of the result.
     pub(crate) fn plan_position(&self) -> PlanPosition {
         self.plan
+    }
+
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        self.snapshot_bytes
+    }
+
+    pub(crate) fn base_mark(&self) -> Option<&BaseMark> {
+        self.base_mark.as_ref()
     }
 
     pub(crate) fn seed(&self) -> u64 {

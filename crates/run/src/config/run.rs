@@ -18,7 +18,7 @@ use super::schema::{
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
 use super::tasks::{DpoConfig, OrpoConfig, RankingConfig, RewardConfig};
-use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision};
+use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision, SavePlan};
 use crate::failure::Failure;
 
 section! {
@@ -162,6 +162,9 @@ section! {
         recompute: Option<BTreeMap<String, u64>> = super::schema::Form::Counts;
         /// Chunks in which the logits are computed.
         loss_chunks: Option<u64> = count();
+        /// Write checkpoints beside training, from a snapshot in host memory, or between updates; `auto` is beside where
+        /// `save.every` or `save.best` is set and the budget has room.
+        save: SavePlan = word::<SavePlan>(), default "auto";
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod generation;
 mod guard;
+mod memory;
 mod optimizers;
 mod parity;
 mod resume;

@@ -217,7 +217,8 @@ fn tasks_and_models_must_agree_about_the_source() {
         match plan_only(&spec, &device, budgets, fixed) {
             Err(error @ TrainError::Streams { .. }) => {
                 let message = error.to_string();
-                assert!(message.contains(&format!("which {has} an encoder")) && message.contains(other), "{message}");
+                assert!(message.contains(&format!("which {has} an encoder")), "{message}");
+                assert!(error.hints().concat().contains(other), "{:?}", error.hints());
             }
             other => panic!("{:?}", other.map(|chosen| chosen.batch)),
         }
