@@ -13,6 +13,7 @@ mod guard;
 mod hub;
 mod inference;
 mod memory;
+mod merge;
 mod metrics;
 mod model;
 mod pace;
@@ -40,6 +41,7 @@ pub use memory::{
     Group, MemoryWarning, Overgrowth, Resident, Watching, host_available_bytes, peak_resident_bytes, read_group,
     resident_bytes, return_free_memory,
 };
+pub use merge::{Merge, MergePlan, SHARD_BYTES};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{DataMemory, Preparation, Prepared, Spec, next_gib, plan_only, prepare, prepare_watched};

@@ -3,6 +3,7 @@
 mod generation;
 mod guard;
 mod memory;
+mod merge;
 mod optimizers;
 mod parity;
 mod resume;
