@@ -33,6 +33,9 @@ pub enum Command {
     /// Compute the loss and the metrics of a model over a dataset
     #[command(after_help = "Example: plimsoll eval runs/chat --data held-out.jsonl --json")]
     Eval(EvalArgs),
+    /// Fold an adapter into its base model and write that as a Hugging Face folder
+    #[command(after_help = "Example: plimsoll merge runs/chat --out merged")]
+    Merge(MergeArgs),
     /// Ask a run to save and stop after the update it is in
     #[command(after_help = "Example: plimsoll stop runs/run")]
     Stop(StopArgs),
@@ -270,6 +273,24 @@ pub struct DeviceArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct MergeArgs {
+    /// A PEFT folder with LoRA adapters, or the folder of a run that trained them
+    #[arg(value_name = "ADAPTER")]
+    pub adapter: PathBuf,
+    /// The folder to write; it must be new or empty
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// The base model, where it is not found under the name that the adapter has for it
+    #[arg(long, value_name = "MODEL")]
+    pub base: Option<String>,
+    /// Begin another weight file beyond this size
+    #[arg(long, value_name = "SIZE", default_value = "5GB")]
+    pub shard: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct InitArgs {
     /// What the run file is tuned for
     #[arg(long, value_enum, default_value_t = Preset::Balanced)]
@@ -429,6 +450,7 @@ impl Command {
             Self::Eval(args) => args.device.output,
             Self::Stop(args) => args.output,
             Self::Status(args) => args.output,
+            Self::Merge(args) => args.output,
             Self::Keys(args) => args.output,
             Self::Doctor(args) => args.output,
             Self::Logs(_) | Self::Watch(_) | Self::Dashboard(_) => OutputArgs { quiet: false, json: false },

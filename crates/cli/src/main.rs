@@ -60,6 +60,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Logs(args) => commands::runs::logs(args, printer),
         Command::Dashboard(args) => commands::runs::dashboard(args, printer),
         Command::Watch(args) => commands::runs::watch(args, printer),
+        Command::Merge(args) => commands::merge::run(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
         Command::Completions(args) => commands::completions::run(args, printer),
         Command::Init(args) => commands::init::run(args, printer),

@@ -1,6 +1,6 @@
 //! The tables of a plan: where every byte goes, and what else could be done.
 
-use plimsoll_plan::{Alternative, Report, SpeedAt};
+use plimsoll_plan::{Alternative, Report, SaveMode, SpeedAt};
 use plimsoll_run::{Measured, bytes};
 
 use crate::printer::{Column, Table};
@@ -89,6 +89,13 @@ fn decisions(report: &Report) -> Table {
         ("micro-batch", format!("{} tokens, {} per update", report.micro_batch_tokens, report.accumulation)),
         ("recompute", recompute.join(", ")),
         ("loss chunks", report.loss_chunks.to_string()),
+        (
+            "checkpoints",
+            match report.save {
+                SaveMode::Between => "written between updates".to_owned(),
+                SaveMode::Beside => "written beside training, from a snapshot".to_owned(),
+            },
+        ),
         ("layout", format!("{over:.2} % above the lower bound")),
         (
             "predicted",

@@ -7,7 +7,7 @@ use plimsoll_graph::{BatchShape, Program};
 use crate::assemble::{assemble, lower_bound};
 use crate::recompute::Drops;
 use crate::recorded::recorded_bytes;
-use crate::report::{DeviceReport, EffectiveBatch, HostReport, LayoutReport, Modes, Predicted, Report};
+use crate::report::{DeviceReport, EffectiveBatch, HostReport, LayoutReport, Modes, Predicted, Report, SaveMode};
 use crate::search::summary::{does_not_fit, memories};
 use crate::verify::verify;
 use crate::{Backing, Budgets, Chosen, DeviceProfile, Fixed, PlanError};
@@ -66,8 +66,8 @@ where
         let report = Report {
             fits: true,
             device: device.name.clone(),
-            gpu: DeviceReport { budget_bytes: budgets.gpu_bytes, planned_bytes: gpu.total(), categories: gpu },
-            host: HostReport { budget_bytes: budgets.host_bytes, planned_bytes: host.total(), categories: host },
+            gpu: DeviceReport::new(budgets.gpu_bytes, gpu),
+            host: HostReport::new(budgets.host_bytes, host),
             effective_batch: EffectiveBatch { sequences: main.sequences, tokens_max: main.tokens, in_tokens: false },
             micro_batch_tokens: main.tokens,
             accumulation: 1,
@@ -75,6 +75,7 @@ where
             offload: BTreeMap::new(),
             loss_chunks: 1,
             update_in_backward: false,
+            save: SaveMode::Between,
             layout: LayoutReport {
                 arena_bytes: plan.arena_bytes as u64,
                 lower_bound_bytes: plan.lower_bound_bytes as u64,

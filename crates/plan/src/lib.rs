@@ -30,7 +30,9 @@ pub use forward_only::{ForwardRequest, plan_forward};
 pub use picture::{Band, Picture, Timeline, TimelineBuffer, TimelineStep};
 pub use rates::{AttentionRate, CardRates, ProductGrid, Sustained};
 pub use recompute::Drops;
-pub use report::{Alternative, Categories, DeviceReport, HostReport, Modes, Predicted, Report, SpeedAt};
+pub use report::{
+    Alternative, Categories, DeviceReport, HostCategories, HostReport, Modes, Predicted, Report, SaveMode, SpeedAt,
+};
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
-pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, Variant, plan, speed_curve};
+pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, SavePin, Variant, plan, speed_curve};
 pub use time::{Estimate, estimate, step_cost, work_seconds};

@@ -71,7 +71,33 @@ impl Categories {
 pub struct DeviceReport {
     pub budget_bytes: u64,
     pub planned_bytes: u64,
+    /// Above the plan, where a run counts as having outgrown it.
+    pub allowance_bytes: u64,
     pub categories: Categories,
+}
+
+impl DeviceReport {
+    pub fn new(budget_bytes: u64, categories: Categories) -> Self {
+        let planned_bytes = categories.total();
+        Self {
+            budget_bytes,
+            planned_bytes,
+            allowance_bytes: allowance(planned_bytes, LIBRARIES_MOVE_BYTES),
+            categories,
+        }
+    }
+}
+
+/// How far what no plan controls may move while a run goes on: the heap, and pages of code as they are first used.
+const PROCESS_MOVES_BYTES: u64 = 32 << 20;
+/// The same with a driver and its libraries.
+const LIBRARIES_MOVE_BYTES: u64 = 128 << 20;
+/// Of a large plan, one part in so many.
+const ALLOWANCE_PART: u64 = 50;
+const ALLOWANCE_BYTES_MAX: u64 = 256 << 20;
+
+fn allowance(planned_bytes: u64, least_bytes: u64) -> u64 {
+    (planned_bytes / ALLOWANCE_PART).clamp(least_bytes, ALLOWANCE_BYTES_MAX)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -81,6 +107,8 @@ pub struct HostCategories {
     pub offload: u64,
     pub pinned: u64,
     pub data: u64,
+    /// A copy of what a checkpoint is made of, from which it is written while training goes on.
+    pub snapshot: u64,
     /// The arena's categories, where the device computes in host memory.
     #[serde(flatten)]
     pub arena: Option<Categories>,
@@ -88,7 +116,13 @@ pub struct HostCategories {
 
 impl HostCategories {
     pub fn rows(&self) -> Vec<(&'static str, u64)> {
-        let own = [("process", self.process), ("offload", self.offload), ("pinned", self.pinned), ("data", self.data)];
+        let own = [
+            ("process", self.process),
+            ("offload", self.offload),
+            ("pinned", self.pinned),
+            ("data", self.data),
+            ("snapshot", self.snapshot),
+        ];
         self.arena.iter().flat_map(Categories::rows).chain(own).collect()
     }
 
@@ -101,7 +135,32 @@ impl HostCategories {
 pub struct HostReport {
     pub budget_bytes: u64,
     pub planned_bytes: u64,
+    /// Above the plan, where a run counts as having outgrown it.
+    pub allowance_bytes: u64,
     pub categories: HostCategories,
+}
+
+impl HostReport {
+    pub fn new(budget_bytes: u64, categories: HostCategories) -> Self {
+        let planned_bytes = categories.total();
+        let least_bytes = if categories.arena.is_some() { PROCESS_MOVES_BYTES } else { LIBRARIES_MOVE_BYTES };
+        Self { budget_bytes, planned_bytes, allowance_bytes: allowance(planned_bytes, least_bytes), categories }
+    }
+
+    /// Where checkpoints are written from.
+    pub fn saving(&self) -> SaveMode {
+        if self.categories.snapshot > 0 { SaveMode::Beside } else { SaveMode::Between }
+    }
+}
+
+/// When checkpoints are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SaveMode {
+    /// Training waits.
+    Between,
+    /// From a snapshot, while training goes on.
+    Beside,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -164,6 +223,7 @@ pub struct Report {
     pub loss_chunks: usize,
     /// Whether each parameter is updated in the backward pass, as soon as its gradient is complete.
     pub update_in_backward: bool,
+    pub save: SaveMode,
     pub layout: LayoutReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modes: Option<Modes>,
@@ -184,12 +244,12 @@ pub struct SpeedAt {
 impl Report {
     /// Puts the measured figures of what no plan controls in place of the ones planned with.
     pub fn restate(&mut self, fixed: &crate::Fixed) {
-        self.host.categories.process = fixed.host_process_bytes;
-        self.host.categories.data = fixed.host_data_bytes;
-        self.host.planned_bytes = self.host.categories.total();
+        let host = &mut self.host.categories;
+        (host.process, host.data) = (fixed.host_process_bytes, fixed.host_data_bytes);
+        self.host = HostReport::new(self.host.budget_bytes, host.clone());
         if self.gpu.planned_bytes > 0 {
             self.gpu.categories.context = fixed.gpu_context_bytes;
-            self.gpu.planned_bytes = self.gpu.categories.total();
+            self.gpu = DeviceReport::new(self.gpu.budget_bytes, self.gpu.categories);
         }
     }
 }

@@ -14,6 +14,7 @@
 
 mod curve;
 mod lowest;
+mod saving;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -34,6 +35,7 @@ use crate::{Backing, DeviceProfile, PlanError};
 pub(crate) mod summary;
 
 pub use curve::speed_curve;
+pub use saving::SavePin;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
@@ -64,6 +66,7 @@ pub struct Pins {
     pub loss_chunks: Option<usize>,
     pub recompute: Option<BTreeMap<String, usize>>,
     pub update_in_backward: Option<bool>,
+    pub save: SavePin,
 }
 
 /// The decisions that a program is built for.
@@ -158,6 +161,8 @@ struct Search<'a, B, E> {
     arena_budget: u64,
     /// Positions of the dial, fastest first; pinned recompute leaves only one.
     dial: Vec<Drops>,
+    /// What a snapshot of a checkpoint takes; 0 if there is to be none.
+    snapshot_bytes: u64,
     built: RefCell<HashMap<Variant, Rc<B>>>,
 }
 
@@ -179,9 +184,14 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
                 request.budgets.host_bytes.saturating_sub(fixed.host_process_bytes + fixed.host_data_bytes)
             }
         };
-        let mut search = Self { request, arena_budget, dial: vec![Drops::default()], built: RefCell::default() };
+        let dial = vec![Drops::default()];
+        let mut search = Self { request, arena_budget, dial, snapshot_bytes: 0, built: RefCell::default() };
         search.check_loss_chunks()?;
         search.check_update_in_backward()?;
+        search.snapshot_bytes = search.measure_snapshot()?;
+        if request.device.backing == Backing::Host {
+            search.arena_budget = arena_budget.saturating_sub(search.pinned_snapshot_bytes());
+        }
         search.dial = search.make_dial()?;
         Ok(search)
     }

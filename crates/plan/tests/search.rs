@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use plimsoll_graph::{DType, Program, Streams};
 use plimsoll_models::{Architecture, Head, Recipe, preset};
-use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, known_device, plan};
+use plimsoll_plan::{
+    Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, SaveMode, SavePin, known_device, plan,
+};
 
 const GIB: u64 = 1 << 30;
 /// More than any plan here needs.
@@ -99,6 +101,48 @@ fn speed(chosen: &Chosen<Program>) -> f64 {
 
 fn recompute(classes: &[(&str, usize)]) -> Option<BTreeMap<String, usize>> {
     Some(classes.iter().map(|(name, layers)| ((*name).to_owned(), *layers)).collect())
+}
+
+/// Training comes first: a snapshot takes what its plan leaves of the host's memory, unless it is asked for.
+#[test]
+fn a_snapshot_takes_what_training_leaves() {
+    let saved = |ask: &Ask, bytes: u64, goal: Goal, save: SavePin| {
+        let pins = Pins { save, ..Pins::default() };
+        ask.with_pins(bytes, goal, pins)
+    };
+    let mut on_cpu = Ask::small("RTX 3060");
+    on_cpu.device = DeviceProfile::cpu(2, PLENTY, 100e9, 50e9, 20e9);
+    let mut adapted = Ask::small("RTX 3060");
+    adapted.recipe = decoders::lora();
+    for (ask, goal) in [(Ask::small("RTX 3060"), Goal::Fastest), (on_cpu, Goal::Fastest), (adapted, Goal::Lowest)] {
+        let ask = &ask;
+        let between = saved(ask, PLENTY, goal, SavePin::Between).expect("fits").report;
+        let beside = saved(ask, PLENTY, goal, SavePin::IfRoom).expect("fits").report;
+        assert_eq!((between.save, between.host.categories.snapshot), (SaveMode::Between, 0));
+        assert_eq!(beside.save, SaveMode::Beside);
+        let arena = beside.host.categories.arena.unwrap_or(beside.gpu.categories);
+        let trained = if ask.recipe.lora.is_some() { arena.adapters } else { arena.weights };
+        let snapshot = beside.host.categories.snapshot;
+        // What a checkpoint holds; in the arena, slots begin at round addresses.
+        let in_arena = trained + arena.optimizer;
+        assert!((in_arena - in_arena / 1000..=in_arena).contains(&snapshot), "{snapshot} of {in_arena}");
+        assert_eq!(beside.host.planned_bytes, between.host.planned_bytes + snapshot);
+        assert_eq!((beside.layout, beside.predicted), (between.layout, between.predicted), "training is the same");
+        let pinned = saved(ask, PLENTY, goal, SavePin::Beside).expect("fits").report;
+        assert_eq!(pinned.host.categories.snapshot, snapshot);
+    }
+    // In the smallest budget there is none, and to ask for one is to ask for more.
+    let mut ask = Ask::small("RTX 3060");
+    ask.device = DeviceProfile::cpu(2, PLENTY, 100e9, 50e9, 20e9);
+    let smallest = ask.smallest();
+    let report = saved(&ask, smallest, Goal::Fastest, SavePin::IfRoom).expect("fits").report;
+    assert_eq!(report.save, SaveMode::Between);
+    let Err(PlanError::DoesNotFit { needed_bytes, .. }) = saved(&ask, smallest, Goal::Fastest, SavePin::Beside) else {
+        panic!("there is no room")
+    };
+    let report = saved(&ask, needed_bytes, Goal::Fastest, SavePin::Beside).expect("that is what it said").report;
+    assert_eq!((report.save, report.host.planned_bytes), (SaveMode::Beside, needed_bytes));
+    assert_eq!(needed_bytes, smallest + report.host.categories.snapshot);
 }
 
 #[test]

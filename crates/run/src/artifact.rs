@@ -78,7 +78,10 @@ fn base_of(adapter: &AdapterFolder) -> Result<PathBuf, Failure> {
             adapter.path.display(),
             adapter.base
         ))
-        .hint(format!("give both: plimsoll generate BASE --adapter {}", adapter.path.display()))
+        .hint(format!(
+            "give both: plimsoll generate BASE --adapter {0}, or plimsoll merge {0} --base BASE",
+            adapter.path.display()
+        ))
     })
 }
 

@@ -132,12 +132,17 @@ impl From<TrainError> for Failure {
             | TrainError::AdapterConfig { .. }
             | TrainError::Vocabulary { .. }
             | TrainError::LongPrompt { .. }
-            | TrainError::LogitsNotANumber { .. } => {
+            | TrainError::LogitsNotANumber { .. }
+            | TrainError::BaseChanged { .. }
+            | TrainError::AdapterTensor { .. }
+            | TrainError::NoBaseWeights { .. }
+            | TrainError::Read { .. } => {
                 from_library(Failure::bad_input, &error)
             }
+            TrainError::Overgrown { .. } => from_library(Failure::failed, &error),
             TrainError::Unsteady { .. } => from_library(Failure::does_not_fit, &error)
                 .hint("stop the processes that take memory, or set a budget below the available memory with --gpu"),
-            TrainError::NotARun { .. } | TrainError::InUse { .. } | TrainError::Changed(_) => {
+            TrainError::Occupied { .. } | TrainError::NotARun { .. } | TrainError::InUse { .. } | TrainError::Changed(_) => {
                 from_library(Failure::config, &error)
             }
             TrainError::NoSpace { .. } => unwritten(&error, ErrorKind::StorageFull),
@@ -257,6 +262,9 @@ fn does_not_fit(refused: &PlanError, device: &str, limit: Option<&Limit>) -> Fai
     )
     .hint(format!("the smallest budget that works is {flag} {mib}MiB"))
     .hint(format!("its largest parts: {}", parts.join(", ")));
+    if largest.iter().any(|(name, _)| *name == "snapshot") {
+        failure = failure.hint("plan.save: between needs no memory for a snapshot of checkpoints");
+    }
     if of_data > needed_bytes / 4 {
         failure = failure.hint("data.mode: cached or a smaller data.buffer takes less memory for data");
     }

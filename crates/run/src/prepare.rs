@@ -10,8 +10,8 @@ use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Pictur
 use plimsoll_train::{
     BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin,
     OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, Task,
-    TextComparison, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched, profile,
-    reference_bytes,
+    TextComparison, TrainError, Watching, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched,
+    profile, reference_bytes,
 };
 
 use crate::budgets::capacity;
@@ -373,6 +373,7 @@ impl PreparedRun {
                 limit: run.guard.limit,
                 spike: run.guard.spike,
             },
+            memory: Some(Watching::new(&self.report)),
             resume: self.resume.as_ref(),
             tokenizer_files: data.tokenizer_files.clone(),
             stop,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use plimsoll_graph::{DType, StateStorage};
 use plimsoll_models::{Lora, Recipe, Targets, parameter_groups};
-use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins};
+use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins, SavePin};
 use plimsoll_train::{
     Model, ModelOrigin, RankingLoss, RankingSettings, Reward, Spec, Task, TaskLacks, TaskSettings, task_named,
 };
 
-use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig};
+use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, SavePlan};
 use crate::diagnostics::explained;
 use crate::failure::Failure;
 
@@ -239,5 +239,13 @@ fn pins(run: &RunConfig) -> Pins {
         recompute: run.plan.recompute.as_ref().map(|m| m.iter().map(|(k, v)| (k.clone(), *v as usize)).collect()),
         // The guard looks at a whole update before it is applied.
         update_in_backward: if looks_first(run) { Some(false) } else { run.plan.update_in_backward },
+        save: match run.plan.save {
+            SavePlan::Between => SavePin::Between,
+            SavePlan::Beside => SavePin::Beside,
+            // What is saved every half an hour costs no time that memory should be spent on.
+            SavePlan::Auto if run.save.every.is_none() && run.save.best.is_none() => SavePin::Between,
+            SavePlan::Auto if run.memory.goal == config::Goal::Lowest => SavePin::Between,
+            SavePlan::Auto => SavePin::IfRoom,
+        },
     }
 }

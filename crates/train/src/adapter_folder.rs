@@ -14,6 +14,8 @@ pub struct AdapterFolder {
     pub lora: Lora,
     /// The model it belongs to, as whoever saved it called it.
     pub base: String,
+    /// PEFT's word for what the model is for.
+    pub task_type: Option<String>,
 }
 
 /// The file that makes a folder one with an adapter.
@@ -41,7 +43,8 @@ impl AdapterFolder {
         let config: Json = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
         let lora = lora(&config).map_err(unusable)?;
         let base = config["base_model_name_or_path"].as_str().unwrap_or_default().to_owned();
-        Ok(Self { path: folder.to_owned(), lora, base })
+        let task_type = config["task_type"].as_str().map(str::to_owned);
+        Ok(Self { path: folder.to_owned(), lora, base, task_type })
     }
 }
 

@@ -8,8 +8,9 @@ use plimsoll_runtime::weights::WeightError;
 use plimsoll_runtime::{BadNumber, RuntimeError};
 use thiserror::Error;
 
-use crate::checkpoint::{Change, Damaged};
+use crate::checkpoint::{BaseChange, Change, Damaged};
 use crate::event::Bad;
+use crate::memory::Overgrowth;
 
 const FOLDER_HOLDS: &str =
     "a model's folder holds config.json, model.safetensors (or shards) and tokenizer.json, as Hugging Face writes them";
@@ -29,6 +30,9 @@ pub enum TrainError {
     /// Something of the run folder could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    /// Something of a model or an adapter could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
     /// Neither a folder nor a preset.
     #[error("model `{name}` is neither a folder here nor a preset")]
     NoModel { name: String, presets: String },
@@ -66,6 +70,17 @@ pub enum TrainError {
     NoReference,
     #[error("step {step}: {bad}; its backward pass had updated weights, so the last good state is the last checkpoint")]
     HalfApplied { step: u64, bad: Bad },
+    /// A tensor of an adapter that has no place in the base model.
+    #[error("{}: `{name}` has no place in the base model", path.display())]
+    AdapterTensor { path: PathBuf, name: String },
+    #[error("the base model {model} has no weights to merge with")]
+    NoBaseWeights { model: String },
+    /// What is written appears whole, so it needs a place of its own.
+    #[error("{} is not empty", path.display())]
+    Occupied { path: PathBuf },
+    /// Memory that nobody planned.
+    #[error("step {step}: {growth}; the state after this update is saved")]
+    Overgrown { step: u64, growth: Box<Overgrowth> },
     /// The folder has something in it that no run has made.
     #[error("{} is not empty, and what it holds is not a run of this program", path.display())]
     NotARun { path: PathBuf },
@@ -82,6 +97,11 @@ pub enum TrainError {
     /// The run that is here is another one.
     #[error("{0}")]
     Changed(Change),
+    /// The adapters that were saved belong to other weights.
+    #[error(
+        "the weights of the base model {model} are not those that the checkpoint's adapters were trained on: {change}"
+    )]
+    BaseChanged { model: String, change: BaseChange },
     #[error(
         "no checkpoint can be used: {}",
         damaged.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
@@ -133,9 +153,24 @@ impl TrainError {
             Self::Vocabulary { .. } => {
                 vec!["use the tokenizer that came with the model, or set data.tokenizer to its folder".to_owned()]
             }
+            Self::AdapterTensor { .. } => vec![
+                "only LoRA layers and modules saved whole can be merged, and they must belong to this base model"
+                    .to_owned(),
+            ],
+            Self::NoBaseWeights { .. } => vec!["name the folder of the base model with --base".to_owned()],
+            Self::Occupied { .. } => vec!["choose a new folder with --out".to_owned()],
             Self::NotARun { .. } => vec!["choose a new folder".to_owned()],
             Self::InUse { .. } => vec!["wait until it ends, or choose another folder".to_owned()],
             Self::Changed(_) => vec!["go on with the value it had, or start a new run in another folder".to_owned()],
+            Self::BaseChanged { .. } => {
+                vec!["put back the model that the run began with, or start a new run in another folder".to_owned()]
+            }
+            Self::Overgrown { .. } => vec![
+                "the same command goes on from there; `plan.json` and `metrics.jsonl` have what was planned and measured"
+                    .to_owned(),
+                "that a run outgrows its plan is a defect of plimsoll or of a library: please report it with these files"
+                    .to_owned(),
+            ],
             Self::NoSoundCheckpoint { .. } => {
                 vec!["restore one of them, or remove the folder `checkpoints` to start from the beginning".to_owned()]
             }

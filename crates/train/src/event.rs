@@ -7,6 +7,7 @@ use plimsoll_runtime::BadNumber;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::checkpoint::{Change, Damaged};
+use crate::memory::MemoryWarning;
 use crate::{Metrics, TrainError};
 
 /// One update.
@@ -26,6 +27,11 @@ pub struct StepEvent {
     pub fill_rate: f64,
     pub gpu_used_bytes: u64,
     pub host_rss_bytes: u64,
+    /// What others could still take of the host's memory, what of this process is in swap space, and how often it waited for
+    /// a page from a disk so far; as last looked at, about once a second.
+    pub host_available_bytes: u64,
+    pub host_swapped_bytes: u64,
+    pub major_faults: u64,
     /// What the task reports of the update, by name.
     #[serde(flatten)]
     pub metrics: Metrics,
@@ -159,8 +165,8 @@ impl fmt::Display for Skip {
     }
 }
 
-/// What failed, in words.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What failed or is in the way, in words.
+#[derive(Debug, Clone, PartialEq)]
 pub enum Warning {
     /// Lines of the metrics file are kept until it can be written again.
     Metrics { reason: String },
@@ -170,6 +176,8 @@ pub enum Warning {
     State { reason: String },
     /// Fewer checkpoints than asked for will fit.
     Space { needed: u64, free: u64 },
+    /// The machine is short of memory.
+    Memory(MemoryWarning),
 }
 
 impl fmt::Display for Warning {
@@ -179,6 +187,7 @@ impl fmt::Display for Warning {
             Self::Metrics { reason } => write!(f, "{reason}; training goes on, and the lines are written later"),
             Self::Checkpoint { reason } => write!(f, "{reason}; training goes on, and saving is tried again"),
             Self::State { reason } => f.write_str(reason),
+            Self::Memory(warning) => warning.fmt(f),
             Self::Space { needed, free } => {
                 let (needed, free) = (needed.div_ceil(MIB), free / MIB);
                 write!(f, "all checkpoints and the final weights take {needed} MiB, of which {free} MiB are free")

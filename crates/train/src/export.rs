@@ -5,7 +5,7 @@ use std::path::Path;
 use plimsoll_files::{NewFolder, Summed};
 use plimsoll_graph::DType;
 use plimsoll_models::ParameterKind;
-use plimsoll_runtime::weights::{OutTensor, write_safetensors};
+use plimsoll_runtime::weights::{OutTensor, ReadRegion, write_safetensors};
 use serde_json::{Value as Json, json};
 
 use crate::weights::adapter_prefix;
@@ -39,58 +39,73 @@ pub(crate) fn export_base(
     let new = NewFolder::create(folder).map_err(io)?;
     let mut beside = tokenizer.to_vec();
     let config = serde_json::to_vec_pretty(&model_config(session, &mut beside)).expect("plain data");
-    let tensors = tensors(session, ParameterKind::Base);
-    write_tensors(session, &new, folder, "model.safetensors", &tensors)?;
-    new.write("config.json", &config).map_err(io)?;
-    for (name, bytes) in &beside {
-        new.write(name, bytes).map_err(io)?;
-    }
+    beside.insert(0, ("config.json".to_owned(), config));
+    let tensors = vec![("model.safetensors".to_owned(), tensors(session, ParameterKind::Base))];
+    let backend = &*session.executor().backend();
+    Parts { tensors, small: beside }.write(&new, folder, &|region, bytes| backend.read(region, bytes))?;
     new.commit(folder).map_err(io)
 }
 
 fn whole(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<NewFolder, TrainError> {
     let new = NewFolder::create(folder).map_err(|e| TrainError::io(folder, e))?;
-    write_model(session, &new, folder, tokenizer)?;
+    let parts = model_parts(session, tokenizer);
+    let backend = &*session.executor().backend();
+    parts.write(&new, folder, &|region, bytes| backend.read(region, bytes))?;
     Ok(new)
 }
 
-/// The files of a model or an adapter. `folder` is what `new` is going to be called.
-pub(crate) fn write_model(
-    session: &mut Session,
-    new: &NewFolder,
-    folder: &Path,
-    tokenizer: &[(String, Vec<u8>)],
-) -> Result<Vec<(String, Summed)>, TrainError> {
+/// The files of a folder: those with tensors, whose bytes are elsewhere, and the small ones.
+pub(crate) struct Parts {
+    pub tensors: Vec<(String, Vec<OutTensor>)>,
+    pub small: TextFiles,
+}
+
+impl Parts {
+    /// `folder` is what `new` is going to be called.
+    pub fn write(
+        &self,
+        new: &NewFolder,
+        folder: &Path,
+        read: &ReadRegion<'_>,
+    ) -> Result<Vec<(String, Summed)>, TrainError> {
+        let mut files = Vec::new();
+        for (name, tensors) in &self.tensors {
+            files.push((name.clone(), write_tensors(new, folder, name, tensors, read)?));
+        }
+        for (name, bytes) in &self.small {
+            let written = new.write(name, bytes).map_err(|e| TrainError::io(&folder.join(name), e))?;
+            files.push((name.clone(), written));
+        }
+        Ok(files)
+    }
+}
+
+/// A model or an adapter.
+pub(crate) fn model_parts(session: &mut Session, tokenizer: &[(String, Vec<u8>)]) -> Parts {
     let mut beside = tokenizer.to_vec();
     let (config_name, config) = match &session.recipe.lora {
         Some(_) => ("adapter_config.json", adapter_config(session)),
         None => ("config.json", model_config(session, &mut beside)),
     };
-    let tensors = trained_tensors(session);
-    let weights = format!("{}.safetensors", weights_stem(session));
-    let mut files = vec![write_tensors(session, new, folder, &weights, &tensors)?];
     let config = serde_json::to_vec_pretty(&config).expect("plain data");
-    let small = std::iter::once((config_name, config.as_slice()));
-    for (name, bytes) in small.chain(beside.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))) {
-        let written = new.write(name, bytes).map_err(|e| TrainError::io(&folder.join(name), e))?;
-        files.push((name.to_owned(), written));
-    }
-    Ok(files)
+    beside.insert(0, (config_name.to_owned(), config));
+    let weights = format!("{}.safetensors", weights_stem(session));
+    Parts { tensors: vec![(weights, trained_tensors(session))], small: beside }
 }
 
-/// A file of tensors, straight from the arena.
-pub(crate) fn write_tensors(
-    session: &mut Session,
+/// A file of tensors.
+fn write_tensors(
     new: &NewFolder,
     folder: &Path,
     name: &str,
     tensors: &[OutTensor],
-) -> Result<(String, Summed), TrainError> {
+    read: &ReadRegion<'_>,
+) -> Result<Summed, TrainError> {
     let path = folder.join(name);
     let io = |e| TrainError::io(&path, e);
     let mut file = new.file(name).map_err(io)?;
-    write_safetensors(&path, &mut file, tensors, session.executor().backend())?;
-    Ok((name.to_owned(), file.finish().map_err(io)?))
+    write_safetensors(&path, &mut file, tensors, read)?;
+    file.finish().map_err(io)
 }
 
 /// What the weights' file is called, without its ending.

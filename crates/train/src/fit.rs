@@ -11,7 +11,7 @@ use crate::checkpoint::{Best, Identity, Progress, Resume, restore};
 use crate::event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 use crate::export::{export_again, export_base};
 use crate::guard::{BadUpdate, Guard};
-use crate::memory::resident_bytes;
+use crate::memory::{Finding, MemoryWatch, Watching, resident_bytes};
 use crate::pace::{Gauge, Totals};
 use crate::references::References;
 use crate::saver::{Saver, Saving};
@@ -30,6 +30,8 @@ pub struct Fit<'a> {
     pub guard: Guard,
     /// File name and content of each tokenizer file, written beside the weights.
     pub tokenizer_files: Vec<(String, Vec<u8>)>,
+    /// Whether an eye is kept on the process's memory, and against which plan.
+    pub memory: Option<Watching>,
     /// Where to go on; from the beginning if there is none.
     pub resume: Option<&'a Resume>,
     /// Set from outside to stop after the update that is running.
@@ -114,6 +116,7 @@ struct Run<'a> {
     feed: Option<Feed>,
     progress: Progress,
     saver: Saver,
+    memory: Option<MemoryWatch>,
     gauge: Gauge,
     totals: Totals,
 }
@@ -144,8 +147,10 @@ impl<'a> Run<'a> {
             None => Progress::new(feed.cursor().clone()),
         };
         let saver = Saver::new(session, task, identity, &mut watch)?;
+        // Behind the last of what the run takes for itself.
+        let memory = task.memory.as_ref().map(MemoryWatch::start);
         let (gauge, totals) = (Gauge::default(), Totals::default());
-        Ok(Self { session, task, watch, feed: Some(feed), progress, saver, gauge, totals })
+        Ok(Self { session, task, watch, feed: Some(feed), progress, saver, memory, gauge, totals })
     }
 
     fn train(mut self) -> Result<Outcome, TrainError> {
@@ -164,9 +169,11 @@ impl<'a> Run<'a> {
                 self.progress.best = improved.or(self.progress.best);
             } else {
                 self.save_if_due(improved)?;
+                self.look_at_memory(step)?;
                 interrupted = self.task.stop.load(Ordering::Relaxed) || self.watch.folder.is_asked_to_stop();
             }
         }
+        self.saver.settle(&mut self.progress, &mut self.watch)?;
         let saved = if interrupted {
             // What was just saved need not be saved again.
             match self.saver.saved(self.progress.step) {
@@ -197,6 +204,11 @@ impl<'a> Run<'a> {
         progress.first_loss.get_or_insert(result.loss);
         progress.last_loss = Some(result.loss);
         let took = began.elapsed();
+        let used = self.gauge.read(self.session);
+        if let (Some(memory), Some(used)) = (&self.memory, used) {
+            memory.gpu(used, step);
+        }
+        let seen = self.memory.as_ref().map(MemoryWatch::last).unwrap_or_default();
         // A feed that was started anew has waited less than the one before.
         let data_wait = self.feed().waited().total.saturating_sub(waited);
         let event = StepEvent {
@@ -210,8 +222,11 @@ impl<'a> Run<'a> {
             step_ms: took.as_secs_f64() * 1e3,
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
             fill_rate: result.fill_rate,
-            gpu_used_bytes: self.gauge.read(self.session),
+            gpu_used_bytes: self.gauge.bytes,
             host_rss_bytes: resident_bytes(),
+            host_available_bytes: seen.available_bytes,
+            host_swapped_bytes: seen.resident.swapped_bytes,
+            major_faults: seen.major_faults,
             metrics: result.metrics.clone(),
         };
         self.watch.tell(&Event::Step(event));
@@ -281,6 +296,7 @@ impl<'a> Run<'a> {
             self.watch.tell(&Event::Skipped { step, skip: Skip { bad, count, limit } });
             return Ok(());
         }
+        self.saver.settle(&mut self.progress, &mut self.watch)?;
         let touched = self.session.updates_in_backward();
         if step > 1 && !touched && self.saver.saved(step - 1).is_none() {
             self.save()?;
@@ -296,6 +312,10 @@ impl<'a> Run<'a> {
             return Ok(None);
         }
         let found = self.evaluate(step)?;
+        if best.is_some() {
+            // Whether the best so far has become a checkpoint decides what is better.
+            self.saver.settle(&mut self.progress, &mut self.watch)?;
+        }
         let Some(found) = found else { return Ok(None) };
         self.progress.last_eval = Some(found.loss);
         let Some((by, value)) = best.and_then(|by| Some((by, by.of(&found)?))) else { return Ok(None) };
@@ -317,28 +337,37 @@ impl<'a> Run<'a> {
         Ok(Some(evaluation))
     }
 
-    /// A save that fails is told and tried again; what is lost so far is only time.
     fn save_if_due(&mut self, improved: Option<Best>) -> Result<(), TrainError> {
-        if improved.is_none() && !self.saver.is_due(self.progress.step) {
-            return Ok(());
+        let Self { session, task, watch, progress, saver, .. } = self;
+        saver.look(progress, watch)?;
+        if improved.is_some() || saver.is_due(progress.step) {
+            saver.try_save(session, task, progress, improved, watch)?;
         }
-        let before = self.progress.best;
-        self.progress.best = improved.or(before);
-        match self.save() {
-            Err(error) if error.is_of_writing() => {
-                // The best is the best of what is kept.
-                self.progress.best = before;
-                let warning = Warning::Checkpoint { reason: error.to_string() };
-                self.watch.tell(&Event::Warning { step: self.progress.step, warning });
-                self.saver.failed();
-                Ok(())
-            }
-            saved => saved.map(|_| ()),
-        }
+        Ok(())
     }
 
     fn save(&mut self) -> Result<PathBuf, TrainError> {
         self.saver.save(self.session, self.task, &self.progress, &mut self.watch)
+    }
+
+    /// A run that outgrew its plan ends, with what it has saved; of what others do to the machine's memory it only tells.
+    fn look_at_memory(&mut self, step: u64) -> Result<(), TrainError> {
+        let findings = self.memory.as_ref().map(|memory| memory.findings(step)).unwrap_or_default();
+        for finding in findings {
+            match finding {
+                Finding::Warning(warning) => {
+                    self.watch.tell(&Event::Warning { step, warning: Warning::Memory(warning) });
+                }
+                Finding::Overgrown(growth) => {
+                    self.saver.settle(&mut self.progress, &mut self.watch)?;
+                    if self.saver.saved(step).is_none() {
+                        self.save()?;
+                    }
+                    return Err(TrainError::Overgrown { step, growth });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes the last weights.

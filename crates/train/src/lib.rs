@@ -15,6 +15,7 @@ mod hub;
 mod inference;
 mod loss_scale;
 mod memory;
+mod merge;
 mod metrics;
 mod model;
 mod pace;
@@ -30,7 +31,7 @@ mod weights;
 
 pub use adapter_folder::AdapterFolder;
 pub use bench::{BenchReport, OperatorTime, bench, profile};
-pub use checkpoint::{Best, Change, Damaged, Effect, Resume};
+pub use checkpoint::{BaseChange, Best, Change, Damaged, Effect, Resume};
 pub use error::TrainError;
 pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 pub use export::{TextFiles, export};
@@ -40,7 +41,11 @@ pub use guard::{BadUpdate, Guard};
 pub use hub::hub_snapshot;
 pub use inference::{Inference, plan_inference, prepare_inference};
 pub use loss_scale::LossScaling;
-pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
+pub use memory::{
+    Group, MemoryWarning, Overgrowth, Resident, Watching, host_available_bytes, peak_resident_bytes, read_group,
+    resident_bytes, return_free_memory,
+};
+pub use merge::{Merge, MergePlan, SHARD_BYTES};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{

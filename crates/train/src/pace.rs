@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use plimsoll_runtime::Used;
+
 use crate::{Outcome, Session, UpdateResult};
 
 /// What updates took and had so far.
@@ -47,18 +49,19 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Device memory in use, as last asked.
 #[derive(Default)]
 pub(crate) struct Gauge {
-    last: Option<(Instant, u64)>,
+    asked: Option<Instant>,
+    pub bytes: u64,
 }
 
 impl Gauge {
-    pub fn read(&mut self, session: &mut Session) -> u64 {
-        match self.last {
-            Some((when, bytes)) if when.elapsed() < GAUGE_INTERVAL => bytes,
-            _ => {
-                let bytes = session.executor().backend().used().map_or(0, |used| used.bytes);
-                self.last = Some((Instant::now(), bytes));
-                bytes
-            }
+    /// The driver's answer, if it was asked again.
+    pub fn read(&mut self, session: &mut Session) -> Option<Used> {
+        if self.asked.is_some_and(|when| when.elapsed() < GAUGE_INTERVAL) {
+            return None;
         }
+        self.asked = Some(Instant::now());
+        let used = session.executor().backend().used();
+        self.bytes = used.map_or(0, |used| used.bytes);
+        used
     }
 }

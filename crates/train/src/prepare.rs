@@ -260,7 +260,8 @@ impl Surroundings<'_> {
         };
         // Planning itself left something behind; plan again if that no longer fits.
         let after = self.measured(chosen.batch, gpu_excess_bytes, later);
-        let needed = after.host_process_bytes + after.host_data_bytes + self.device.staging_bytes;
+        let beside = self.device.staging_bytes + chosen.report.host.categories.snapshot;
+        let needed = after.host_process_bytes + after.host_data_bytes + beside;
         if self.arena_on_host(&chosen.report) + needed > self.budgets.host_bytes {
             return planned(chosen.batch);
         }
@@ -284,7 +285,8 @@ impl Surroundings<'_> {
         // Arena and staging memory are resident by now and have their own lines.
         fixed.host_process_bytes = fixed.host_process_bytes.saturating_sub(arena + self.device.staging_bytes);
         // Reading data, planning and compiling may have needed more for a moment than the run ever will.
-        let others = arena + fixed.host_data_bytes + self.device.staging_bytes;
+        let snapshot = report.host.categories.snapshot;
+        let others = arena + fixed.host_data_bytes + self.device.staging_bytes + snapshot;
         fixed.host_process_bytes = fixed.host_process_bytes.max(peak_resident_bytes().saturating_sub(others));
         if let Some(used) = used {
             let planned = report.gpu.planned_bytes - report.gpu.categories.context;
@@ -355,7 +357,8 @@ pub(crate) fn start(
         let chunked = spec.task.head().uses_vocabulary();
         let position =
             PlanPosition { micro_batch_tokens: report.micro_batch_tokens, loss_chunks: chunked.then_some(loss_chunks) };
-        let mut session = Session::new(spec, backend, built, plan, position, paranoid)?;
+        let snapshot_bytes = report.host.categories.snapshot;
+        let mut session = Session::new(spec, backend, built, plan, position, snapshot_bytes, paranoid)?;
         if !session.executor().backend().loads_lazily() || paranoid {
             here.restate(&mut report, batch, None);
         } else {

@@ -1,11 +1,13 @@
 //! When a run is saved, and what is kept.
 
 use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use plimsoll_files::fault::inherit;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Best, Checkpoints, Contents, FORMAT, Identity, Progress, Record, SavedBytes};
+use crate::checkpoint::{Best, Checkpoints, Contents, FORMAT, Identity, Progress, Record, SavedBytes, Snapshot};
 use crate::event::{Event, Warning};
 use crate::fit::{Watch, due};
 use crate::{Evaluation, Fit, Session, TrainError};
@@ -79,6 +81,23 @@ pub(crate) struct Saver {
     /// When that was written; at first, when the run began.
     at: Instant,
     failed_at: Option<Instant>,
+    /// Where the plan has room for one, and it is not in use.
+    snapshot: Option<Snapshot>,
+    flight: Option<Flight>,
+}
+
+/// A checkpoint that is being written while training goes on.
+struct Flight {
+    step: u64,
+    /// What the best was before.
+    best: Option<Best>,
+    thread: JoinHandle<(Snapshot, Result<Written, TrainError>)>,
+}
+
+struct Written {
+    folder: PathBuf,
+    /// Old ones that could not be removed.
+    pruned: Result<(), TrainError>,
 }
 
 impl Saver {
@@ -99,9 +118,14 @@ impl Saver {
                 watch.tell(&Event::Warning { step: 0, warning: Warning::Space { needed, free } });
             }
         }
+        let snapshot = match session.snapshot_bytes() {
+            0 => None,
+            planned => Some(Snapshot::new(session, planned)?),
+        };
         let checkpoints = Checkpoints::new(watch.folder.path(), saving.keep);
         let step = task.resume.map(|resume| resume.step());
-        Ok(Self { saving, checkpoints, identity, step, at: Instant::now(), failed_at: None })
+        let (at, failed_at, flight) = (Instant::now(), None, None);
+        Ok(Self { saving, checkpoints, identity, step, at, failed_at, snapshot, flight })
     }
 
     pub fn is_due(&self, step: u64) -> bool {
@@ -121,10 +145,101 @@ impl Saver {
         self.checkpoints.path(step)
     }
 
-    pub fn failed(&mut self) {
-        self.failed_at = Some(Instant::now());
+    /// Saves at once, or begins to where there is memory for it. A save that fails is told and tried again; what is lost so
+    /// far is only time.
+    pub fn try_save(
+        &mut self,
+        session: &mut Session,
+        task: &Fit,
+        progress: &mut Progress,
+        improved: Option<Best>,
+        watch: &mut Watch,
+    ) -> Result<(), TrainError> {
+        self.settle(progress, watch)?;
+        let before = progress.best;
+        progress.best = improved.or(before);
+        if let Some(snapshot) = self.snapshot.take() {
+            return self.begin(session, task, progress, before, snapshot, watch);
+        }
+        match self.save(session, task, progress, watch) {
+            Err(error) => self.failed(error, before, progress, watch),
+            Ok(_) => Ok(()),
+        }
     }
 
+    /// Copies what is to be saved and has it written by a thread of its own.
+    fn begin(
+        &mut self,
+        session: &mut Session,
+        task: &Fit,
+        progress: &mut Progress,
+        best: Option<Best>,
+        mut snapshot: Snapshot,
+        watch: &mut Watch,
+    ) -> Result<(), TrainError> {
+        let mut contents = self.contents(session, task, progress, watch);
+        snapshot.take(session, &mut contents)?;
+        let (checkpoints, kept) = (self.checkpoints.clone(), self.kept_best(progress));
+        let write = inherit(move || {
+            let written = checkpoints.save(&contents, &|region, bytes| snapshot.read(region, bytes));
+            let written = written.map(|folder| Written { folder, pruned: checkpoints.prune(kept) });
+            (snapshot, written)
+        });
+        let Ok(thread) = thread::Builder::new().name("checkpoint".to_owned()).spawn(write) else {
+            // The snapshot went with the thread; from now on training waits.
+            return match self.save(session, task, progress, watch) {
+                Err(error) => self.failed(error, best, progress, watch),
+                Ok(_) => Ok(()),
+            };
+        };
+        self.flight = Some(Flight { step: progress.step, best, thread });
+        (self.at, self.failed_at) = (Instant::now(), None);
+        Ok(())
+    }
+
+    /// Tells of a checkpoint that has been written meanwhile.
+    pub fn look(&mut self, progress: &mut Progress, watch: &mut Watch) -> Result<(), TrainError> {
+        if self.flight.as_ref().is_some_and(|flight| flight.thread.is_finished()) {
+            self.settle(progress, watch)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the checkpoint that is being written, if one is.
+    pub fn settle(&mut self, progress: &mut Progress, watch: &mut Watch) -> Result<(), TrainError> {
+        let Some(Flight { step, best, thread }) = self.flight.take() else { return Ok(()) };
+        let (snapshot, written) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.snapshot = Some(snapshot);
+        match written {
+            Ok(written) => {
+                self.step = Some(step);
+                tell_saved(step, &written, watch);
+                Ok(())
+            }
+            Err(error) => self.failed(error, best, progress, watch),
+        }
+    }
+
+    /// `best` is what it was before.
+    fn failed(
+        &mut self,
+        error: TrainError,
+        best: Option<Best>,
+        progress: &mut Progress,
+        watch: &mut Watch,
+    ) -> Result<(), TrainError> {
+        if !error.is_of_writing() {
+            return Err(error);
+        }
+        // The best is the best of what is kept.
+        progress.best = best;
+        let warning = Warning::Checkpoint { reason: error.to_string() };
+        watch.tell(&Event::Warning { step: progress.step, warning });
+        self.failed_at = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Saves while training waits. Nothing else may be being written.
     pub fn save(
         &mut self,
         session: &mut Session,
@@ -132,6 +247,17 @@ impl Saver {
         progress: &Progress,
         watch: &mut Watch,
     ) -> Result<PathBuf, TrainError> {
+        assert!(self.flight.is_none(), "one checkpoint at a time");
+        let contents = self.contents(session, task, progress, watch);
+        let backend = &*session.executor().backend();
+        let folder = self.checkpoints.save(&contents, &|region, bytes| backend.read(region, bytes))?;
+        (self.step, self.at, self.failed_at) = (Some(progress.step), Instant::now(), None);
+        let written = Written { folder, pruned: self.checkpoints.prune(self.kept_best(progress)) };
+        tell_saved(progress.step, &written, watch);
+        Ok(written.folder)
+    }
+
+    fn contents(&self, session: &mut Session, task: &Fit, progress: &Progress, watch: &mut Watch) -> Contents {
         // A run that goes on from here must find the lines of all updates before. If they cannot be written, which is told
         // with the next one, the weights matter more.
         let _ = watch.folder.sync();
@@ -141,18 +267,31 @@ impl Saver {
             steps: task.rate.total,
             plan: session.plan_position(),
             identity: self.identity.clone(),
+            base: session.base_mark().cloned(),
             progress: progress.clone(),
         };
-        let run_yaml = watch.folder.run_yaml().to_owned();
-        let contents = Contents { record: &record, tokenizer_files: &task.tokenizer_files, run_yaml: &run_yaml };
-        let folder = self.checkpoints.save(session, &contents)?;
-        (self.step, self.at, self.failed_at) = (Some(progress.step), Instant::now(), None);
-        watch.tell(&Event::Saved { step: progress.step, folder: folder.clone() });
-        let best = progress.best.filter(|_| self.saving.best.is_some());
-        if let Err(error) = self.checkpoints.prune(best.map(|Best { step, .. }| step)) {
-            let warning = Warning::Checkpoint { reason: error.to_string() };
-            watch.tell(&Event::Warning { step: progress.step, warning });
+        Contents::new(session, &record, &task.tokenizer_files, watch.folder.run_yaml())
+    }
+
+    /// The update whose checkpoint is kept beside the newest.
+    fn kept_best(&self, progress: &Progress) -> Option<u64> {
+        progress.best.filter(|_| self.saving.best.is_some()).map(|Best { step, .. }| step)
+    }
+}
+
+fn tell_saved(step: u64, written: &Written, watch: &mut Watch) {
+    watch.tell(&Event::Saved { step, folder: written.folder.clone() });
+    if let Err(error) = &written.pruned {
+        let warning = Warning::Checkpoint { reason: error.to_string() };
+        watch.tell(&Event::Warning { step, warning });
+    }
+}
+
+impl Drop for Saver {
+    /// However a run ends, nothing is being written behind its end.
+    fn drop(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            let _ = flight.thread.join();
         }
-        Ok(folder)
     }
 }

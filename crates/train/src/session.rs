@@ -15,7 +15,7 @@ use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 
 use crate::bits::BitsPerByte;
-use crate::checkpoint::PlanPosition;
+use crate::checkpoint::{BaseMark, PlanPosition};
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::prepare::{capacity, per_stream};
 use crate::references::References;
@@ -44,6 +44,10 @@ pub struct Session {
     references: Option<References>,
     /// Numbers of a micro-batch's tokens, on their way to the device.
     marks: Vec<f32>,
+    /// Of host memory, for checkpoints to be written from while training goes on; 0 if training waits for them.
+    snapshot_bytes: u64,
+    /// What adapters stand beside; `None` where there are none.
+    base_mark: Option<BaseMark>,
 }
 
 /// What one update did.
@@ -96,6 +100,7 @@ impl Session {
         built: Built,
         plan: Plan,
         position: PlanPosition,
+        snapshot_bytes: u64,
         paranoid: bool,
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
@@ -118,6 +123,8 @@ impl Session {
             loss_scale,
             references: None,
             marks: Vec::new(),
+            snapshot_bytes,
+            base_mark: None,
         })
     }
 
@@ -127,6 +134,9 @@ impl Session {
         checkpoint: Option<&Checkpoint>,
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<(), TrainError> {
+        if self.recipe.lora.is_some() && !self.built.trained.is_empty() {
+            self.base_mark = Some(BaseMark::of(checkpoint)?);
+        }
         self.new_head = checkpoint.is_some_and(|files| weights::lacks_head(files, &self.built.parameters));
         if let (Some(slot), Some(rotary)) = (self.built.inputs.rotary, &self.model.config.rotary) {
             let table = rotary_table(rotary, self.max_length());
@@ -225,6 +235,14 @@ impl Session {
     /// What of its plan shows in the bits of the result.
     pub(crate) fn plan_position(&self) -> PlanPosition {
         self.plan
+    }
+
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        self.snapshot_bytes
+    }
+
+    pub(crate) fn base_mark(&self) -> Option<&BaseMark> {
+        self.base_mark.as_ref()
     }
 
     pub(crate) fn seed(&self) -> u64 {

@@ -7,6 +7,7 @@ pub mod eval;
 pub mod generate;
 pub mod init;
 pub mod keys;
+pub mod merge;
 pub mod plan;
 pub mod runs;
 pub mod status;

@@ -10,6 +10,7 @@ mod examples;
 mod faults;
 mod first_hour;
 mod generate;
+mod merge;
 mod observing;
 mod plan;
 mod resume;

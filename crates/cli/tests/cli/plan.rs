@@ -32,7 +32,7 @@ fn has_every_promised_key(report: &Json) {
     for category in gpu.iter().chain(&["context", "fragmentation"]) {
         has(&format!("gpu.categories.{category}"));
     }
-    for category in ["process", "offload", "pinned", "data"] {
+    for category in ["process", "offload", "pinned", "data", "snapshot"] {
         has(&format!("host.categories.{category}"));
     }
     for key in ["step_ms", "tokens_per_s", "bound_by"] {
@@ -53,6 +53,33 @@ fn adds_up(memory: &Json) {
     let categories = memory["categories"].as_object().unwrap();
     let sum: u64 = categories.values().map(|bytes| bytes.as_u64().unwrap()).sum();
     assert_eq!(sum, memory["planned_bytes"].as_u64().unwrap(), "{memory}");
+}
+
+/// Who saves by updates gets a snapshot where there is room; who says how, is obeyed; who saves rarely pays nothing.
+#[test]
+fn a_snapshot_is_planned_where_it_is_of_use() {
+    let world = World::bare(&format!("{SHAPE}data: {{max_length: 64}}\n"));
+    let planned = |settings: &[&str]| {
+        let set = settings.iter().flat_map(|setting| ["--set", setting]);
+        let args: Vec<&str> = ["plan", "run.yaml", "--json", "--device", "cpu"].into_iter().chain(set).collect();
+        let report = world.run(&args).ok().json();
+        adds_up(&report["host"]);
+        let bytes = report["host"]["categories"]["snapshot"].as_u64().unwrap();
+        assert!(report["host"]["allowance_bytes"].as_u64().unwrap() > 0);
+        assert_eq!(bytes > 0, report["save"] == "beside", "{report}");
+        bytes
+    };
+    assert_eq!(planned(&[]), 0);
+    assert_eq!(planned(&["save.every=5", "memory.goal=lowest"]), 0);
+    assert_eq!(planned(&["save.every=5", "plan.save=between"]), 0);
+    let bytes = planned(&["save.every=5"]);
+    assert!(bytes > 0);
+    assert_eq!(planned(&["save.best=loss"]), bytes);
+    assert_eq!(planned(&["plan.save=beside"]), bytes);
+    let args = ["plan", "run.yaml", "--device", "cpu", "--set", "plan.save=beside", "--host", "1MiB"];
+    let said = world.run(&args);
+    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    assert!(said.stderr.contains("hint: plan.save: between"), "{}", said.stderr);
 }
 
 #[test]

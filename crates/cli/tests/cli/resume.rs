@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 
 use crate::support::{Refusal, World, refused_in};
 
-/// Twelve updates with a checkpoint after every second one.
-const LONG: [&str; 6] = ["train", "run.yaml", "--steps", "12", "--set", "save.every=2"];
+/// Twelve updates with a checkpoint after every second one, which is there before the next update.
+const LONG: [&str; 8] = ["train", "run.yaml", "--steps", "12", "--set", "save.every=2", "--set", "plan.save=between"];
 
 fn train<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&LONG, args].concat()

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::support::{CHECKPOINT_FILES, RUN, World};
 
-const STEP_KEYS: [&str; 12] = [
+const STEP_KEYS: [&str; 15] = [
     "step",
     "loss",
     "lr",
@@ -17,6 +17,9 @@ const STEP_KEYS: [&str; 12] = [
     "fill_rate",
     "gpu_used_bytes",
     "host_rss_bytes",
+    "host_available_bytes",
+    "host_swapped_bytes",
+    "major_faults",
 ];
 
 fn trained(args: &[&str]) -> World {

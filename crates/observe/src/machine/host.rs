@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::groups::read_group;
+use plimsoll_train::read_group;
+
 use super::{Disk, Host};
 
 /// Reads `/proc` and `/sys` under `root`, and the file systems that hold `folders`.

@@ -1,6 +1,5 @@
 //! What a machine is and does, as plain data: read from the kernel and the driver, or from a recording.
 
-mod groups;
 mod host;
 mod process;
 mod sampling;
@@ -8,6 +7,7 @@ mod sampling;
 use serde::{Deserialize, Serialize};
 
 pub use host::{cards_on_bus, read_host};
+pub use plimsoll_train::Group;
 pub use process::read_process;
 pub use sampling::{Sampler, read_moment};
 
@@ -71,18 +71,6 @@ pub struct Host {
     pub group: Option<Group>,
     pub shared_memory: Option<Disk>,
     pub disks: Vec<Disk>,
-}
-
-/// The memory limit of a control group.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Group {
-    pub version: u32,
-    pub limit_bytes: u64,
-    /// Without what the kernel can drop at once.
-    pub used_bytes: u64,
-    /// Processes that were ended because the limit was reached.
-    pub kills: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

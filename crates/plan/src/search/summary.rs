@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_graph::Program;
 
-use super::{Candidate, Request, Search, Variant};
+use super::{Candidate, Request, SavePin, Search, Variant};
 use crate::assemble::Plan;
 use crate::report::{
     Alternative, Categories, DeviceReport, EffectiveBatch, HostCategories, HostReport, LayoutReport, Modes, Predicted,
@@ -23,6 +23,7 @@ pub(crate) fn memories(
         offload: 0,
         pinned: device.staging_bytes,
         data: fixed.host_data_bytes,
+        snapshot: 0,
         arena: None,
     };
     match device.backing {
@@ -53,13 +54,20 @@ pub(crate) fn does_not_fit(
 impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     pub(super) fn report(&self, plan: &Plan, candidate: &Candidate) -> Result<Report, E> {
         let Request { sequences, tokens, max_length, device, budgets, .. } = *self.request;
-        let (gpu, host) = self.memories(Some(self.with_recorded(plan, candidate)));
+        let (gpu, mut host) = self.memories(Some(self.with_recorded(plan, candidate)));
+        // Training comes first; a snapshot takes what it leaves.
+        let room = budgets.host_bytes.saturating_sub(host.total());
+        if self.request.pins.save == SavePin::IfRoom && self.snapshot_bytes <= room {
+            host.snapshot = self.snapshot_bytes;
+        }
+        let host = HostReport::new(budgets.host_bytes, host);
         let drops = &self.dial[candidate.level].0;
         Ok(Report {
             fits: true,
             device: device.name.clone(),
-            gpu: DeviceReport { budget_bytes: budgets.gpu_bytes, planned_bytes: gpu.total(), categories: gpu },
-            host: HostReport { budget_bytes: budgets.host_bytes, planned_bytes: host.total(), categories: host },
+            gpu: DeviceReport::new(budgets.gpu_bytes, gpu),
+            save: host.saving(),
+            host,
             effective_batch: EffectiveBatch {
                 sequences,
                 tokens_max: tokens.unwrap_or(sequences * max_length.main()),
@@ -99,7 +107,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
 
     /// See [`memories`].
     pub(super) fn memories(&self, arena: Option<Categories>) -> (Categories, HostCategories) {
-        memories(self.request.device, self.request.fixed, arena)
+        let (gpu, host) = memories(self.request.device, self.request.fixed, arena);
+        (gpu, HostCategories { snapshot: self.pinned_snapshot_bytes(), ..host })
     }
 
     /// The way from fastest to smallest, with what each costs.
@@ -144,7 +153,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
 
     fn alternative(&self, name: String, candidate: &Candidate, chosen: bool) -> Alternative {
         let fixed = self.request.fixed;
-        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes + self.request.device.staging_bytes;
+        let beside = self.request.device.staging_bytes + self.pinned_snapshot_bytes();
+        let host_fixed = fixed.host_process_bytes + fixed.host_data_bytes + beside;
         let (gpu_bytes, host_bytes) = match self.request.device.backing {
             Backing::Gpu => (candidate.arena_bytes + self.recorded(candidate) + fixed.gpu_context_bytes, host_fixed),
             Backing::Host => (0, candidate.arena_bytes + host_fixed),

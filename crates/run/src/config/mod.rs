@@ -57,6 +57,6 @@ pub use run::{Batch, RunConfig};
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
 pub use words::{
-    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, RankingLoss, ScheduleName,
-    StateStorage,
+    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, RankingLoss, SavePlan,
+    ScheduleName, StateStorage,
 };

@@ -18,7 +18,7 @@ use super::schema::{
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
 use super::tasks::{DpoConfig, OrpoConfig, RankingConfig, RewardConfig};
-use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision};
+use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision, SavePlan};
 use crate::failure::Failure;
 
 section! {
@@ -167,6 +167,9 @@ section! {
         /// Whether the backward pass updates each parameter as soon as its gradient is complete. Needs `clip: none` and
         /// updates of a single micro-batch; nothing can be left out of an update that turns out bad.
         update_in_backward: Option<bool> = boolean(), also ["optimizer_in_bwd", "fused_backward_pass"];
+        /// Write checkpoints beside training, from a snapshot in host memory, or between updates; `auto` is beside where
+        /// `save.every` or `save.best` is set and the budget has room.
+        save: SavePlan = word::<SavePlan>(), default "auto";
     }
 }
 

@@ -104,6 +104,11 @@ words!(
     Overlong { Error = "error", Truncate = "truncate", Skip = "skip" }
 );
 
+words!(
+    /// When checkpoints are written. `Auto`: beside training where the run saves on the way and there is room.
+    SavePlan { Auto = "auto", Beside = "beside", Between = "between" }
+);
+
 words!(Goal { Fastest = "fastest", Lowest = "lowest" });
 
 words!(ScheduleName {

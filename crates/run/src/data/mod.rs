@@ -328,7 +328,7 @@ fn without_template(config: &[u8]) -> Vec<u8> {
     }
 }
 
-fn tokenizer_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+pub(crate) fn tokenizer_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let mut files = Vec::new();
     for name in TOKENIZER_FILES {
         let path = folder.join(name);

@@ -5,8 +5,9 @@ mod read;
 mod write;
 
 pub use error::WeightError;
-pub use read::{Checkpoint, TensorInfo, is_pointer};
-pub use write::{OutTensor, safetensors_bytes, write_safetensors};
+pub use read::{Checkpoint, TensorInfo, from_floats, is_float, is_pointer, to_floats};
+pub use safetensors::tensor::Dtype as StoredType;
+pub use write::{OutTensor, ReadRegion, safetensors_bytes, safetensors_header, write_safetensors};
 
 /// Bytes that pass through the host at one time: part of what a plan gives the process itself.
 const PIECE_BYTES: usize = 1 << 20;

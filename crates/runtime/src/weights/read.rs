@@ -36,6 +36,12 @@ pub struct Checkpoint {
     folder: PathBuf,
 }
 
+impl TensorInfo {
+    pub fn bytes(&self) -> u64 {
+        (self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8) as u64
+    }
+}
+
 impl Checkpoint {
     /// Opens `STEM.safetensors`, or the shards that `STEM.safetensors.index.json` lists.
     pub fn open(folder: &Path, stem: &str) -> Result<Self, WeightError> {
@@ -58,8 +64,35 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// The files themselves, open.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, &File)> {
+        self.files.iter().map(|(path, file)| (path.as_path(), file))
+    }
+
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
+    }
+
+    /// Every tensor as the files have them, one behind another.
+    pub fn in_order(&self) -> Vec<(&str, &TensorInfo)> {
+        let mut all: Vec<(&str, &TensorInfo)> = self.tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
+        all.sort_by_key(|(_, info)| (info.file, info.offset));
+        all
+    }
+
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+
+    /// Some of a tensor's bytes as they are stored, `from` bytes behind its beginning.
+    pub fn read_stored(&self, info: &TensorInfo, from: u64, bytes: &mut [u8]) -> Result<(), WeightError> {
+        let (path, file) = &self.files[info.file];
+        file.read_exact_at(bytes, info.offset + from).map_err(|e| WeightError::read(path, e))
+    }
+
+    /// Where a tensor is stored.
+    pub fn path_of(&self, info: &TensorInfo) -> &Path {
+        &self.files[info.file].0
     }
 
     /// Whether two tensors are both there with different content.
@@ -116,7 +149,7 @@ impl Checkpoint {
     /// Is the tensor there, in a shape and type that can be loaded?
     pub fn check(&self, name: &str, shape: &Shape) -> Result<(), WeightError> {
         let (info, path, _) = self.find(name, shape)?;
-        if matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        if is_float(info.dtype) {
             return Ok(());
         }
         Err(WeightError::DType { path: path.to_owned(), name: name.to_owned(), dtype: format!("{:?}", info.dtype) })
@@ -280,6 +313,30 @@ fn convert(raw: &[u8], from: Dtype, to: DType, out: &mut [u8]) {
         Dtype::F16 => store(raw.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()), to, out),
         _ => store(raw.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)), to, out),
     }
+}
+
+/// Numbers as they are stored, in one of the types that [`is_float`] takes.
+pub fn to_floats(raw: &[u8], dtype: Dtype, out: &mut [f32]) {
+    match dtype {
+        Dtype::BF16 => raw.as_chunks().0.iter().zip(out).for_each(|(&b, x)| *x = bf16::from_le_bytes(b).to_f32()),
+        Dtype::F16 => raw.as_chunks().0.iter().zip(out).for_each(|(&b, x)| *x = f16::from_le_bytes(b).to_f32()),
+        _ => raw.as_chunks().0.iter().zip(out).for_each(|(&b, x)| *x = f32::from_le_bytes(b)),
+    }
+}
+
+/// The other way, rounded to the nearest.
+pub fn from_floats(numbers: &[f32], dtype: Dtype, raw: &mut [u8]) {
+    let wanted = match dtype {
+        Dtype::BF16 => DType::BF16,
+        Dtype::F16 => DType::F16,
+        _ => DType::F32,
+    };
+    store(numbers.iter().copied(), wanted, raw);
+}
+
+/// Whether a type of stored numbers can be computed with.
+pub fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
 fn store(numbers: impl Iterator<Item = f32>, to: DType, out: &mut [u8]) {

@@ -9,7 +9,7 @@ use safetensors::tensor::Dtype;
 use serde_json::{Map, json};
 
 use super::{PIECE_BYTES, WeightError};
-use crate::Backend;
+use crate::RuntimeError;
 
 /// A tensor to be written, and where it lies now.
 #[derive(Debug, Clone)]
@@ -20,12 +20,15 @@ pub struct OutTensor {
     pub region: Region,
 }
 
-/// Writes a safetensors file, a piece of the arena at a time. `path` is what it is called in errors.
+/// Copies the bytes of a region, from the arena or from wherever they were put aside.
+pub type ReadRegion<'a> = dyn Fn(Region, &mut [u8]) -> Result<(), RuntimeError> + 'a;
+
+/// Writes a safetensors file, a piece at a time. `path` is what it is called in errors.
 pub fn write_safetensors(
     path: &Path,
     out: &mut dyn Write,
     tensors: &[OutTensor],
-    backend: &dyn Backend,
+    read: &ReadRegion<'_>,
 ) -> Result<(), WeightError> {
     let io = |e| WeightError::write(path, e);
     let header = header(tensors);
@@ -39,7 +42,7 @@ pub fn write_safetensors(
             let region = Region { offset: tensor.region.offset + done, bytes, ..tensor.region };
             let held = piece.len();
             piece.resize(held + bytes, 0);
-            backend.read(region, &mut piece[held..])?;
+            read(region, &mut piece[held..])?;
             done += bytes;
             if piece.len() == PIECE_BYTES {
                 out.write_all(&piece).map_err(io)?;
@@ -69,16 +72,23 @@ pub(super) fn stored_as(dtype: DType) -> Dtype {
     }
 }
 
-/// Padded with spaces so that the data begins at a multiple of eight bytes.
 fn header(tensors: &[OutTensor]) -> String {
+    safetensors_header(
+        tensors.iter().map(|tensor| {
+            (tensor.name.as_str(), stored_as(tensor.dtype), tensor.shape.dims(), tensor.region.bytes as u64)
+        }),
+    )
+}
+
+/// The header of a file with tensors of this name, type, shape and size, padded with spaces so that the data begins at a
+/// multiple of eight bytes. Its length, in eight bytes, stands before it.
+pub fn safetensors_header<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], u64)>) -> String {
     let mut entries = Map::new();
     entries.insert("__metadata__".into(), json!({"format": "pt"}));
     let mut offset = 0;
-    for tensor in tensors {
-        let end = offset + tensor.region.bytes;
-        let entry =
-            json!({"dtype": stored_as(tensor.dtype), "shape": tensor.shape.dims(), "data_offsets": [offset, end]});
-        entries.insert(tensor.name.clone(), entry);
+    for (name, dtype, shape, bytes) in tensors {
+        let end = offset + bytes;
+        entries.insert(name.to_owned(), json!({"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}));
         offset = end;
     }
     let mut text = serde_json::Value::Object(entries).to_string();

@@ -9,13 +9,19 @@
 //! | `run.yaml` | the resolved configuration, for people |
 //! | `manifest.json` | size and checksum of every other file, written last |
 //!
-//! Nothing is held twice: tensors go from the arena to the disk a piece at a time.
+//! Nothing is held twice: tensors go from the arena to the disk a piece at a time. Where the plan has room for a snapshot,
+//! they go there first, and from there to the disk while training goes on.
 
+mod base;
 mod identity;
 mod manifest;
 mod record;
 mod resume;
 mod save;
+mod snapshot;
+
+pub use base::BaseChange;
+pub(crate) use base::BaseMark;
 
 pub(crate) use identity::Identity;
 pub use identity::{Change, Effect};
@@ -24,6 +30,7 @@ pub(crate) use record::{FORMAT, PlanPosition, Progress, Record};
 pub use resume::{Damaged, Resume};
 pub(crate) use resume::{restore, set_aside};
 pub(crate) use save::{Checkpoints, Contents, SavedBytes};
+pub(crate) use snapshot::Snapshot;
 
 /// Which update a folder is the checkpoint of.
 fn step_of(name: &str) -> Option<u64> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use plimsoll_data::Cursor;
 use serde::{Deserialize, Serialize};
 
-use super::Identity;
+use super::{BaseMark, Identity};
 use crate::BestBy;
 use crate::guard::GuardState;
 use crate::loss_scale::LossScale;
@@ -73,6 +73,9 @@ pub(crate) struct Record {
     pub steps: u64,
     pub plan: PlanPosition,
     pub identity: Identity,
+    /// What adapters stand beside; nothing where the model itself is trained, and in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseMark>,
     #[serde(flatten)]
     pub progress: Progress,
 }

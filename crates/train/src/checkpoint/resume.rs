@@ -75,6 +75,10 @@ impl Resume {
         rate: &LearningRate,
     ) -> Result<Vec<Change>, TrainError> {
         let changes = self.record.identity.compare(&Identity::of(session, amount, rate))?;
+        let change = self.record.base.as_ref().zip(session.base_mark()).and_then(|(was, is)| was.change(is));
+        if let Some(change) = change {
+            return Err(TrainError::BaseChanged { model: session.model.name(), change });
+        }
         if self.step() > rate.total {
             let (was, is) = (format!("{} updates done", self.step()), format!("{} updates in all", rate.total));
             return Err(TrainError::Changed(Change { key: "schedule", was, is, effect: Effect::Refused }));

@@ -4,29 +4,40 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_files::{NewFolder, link, remove_folder, sweep};
 use plimsoll_graph::{DType, Role, Shape};
-use plimsoll_runtime::weights::{OutTensor, safetensors_bytes};
+use plimsoll_runtime::weights::{OutTensor, ReadRegion, safetensors_bytes};
 
 use super::manifest::Manifest;
 use super::record::RECORD_FILE;
 use super::resume::list;
 use super::{Best, Record};
-use crate::export::{trained_tensors, write_model, write_tensors};
+use crate::export::{Parts, model_parts, trained_tensors};
 use crate::{Session, TrainError};
 
 pub(super) const STATE_STEM: &str = "state";
 
 /// The checkpoints of one run.
+#[derive(Clone)]
 pub(crate) struct Checkpoints {
     folder: PathBuf,
     /// Newest ones that are kept.
     keep: usize,
 }
 
-/// What goes into a checkpoint beside what the session holds.
-pub(crate) struct Contents<'a> {
-    pub record: &'a Record,
-    pub tokenizer_files: &'a [(String, Vec<u8>)],
-    pub run_yaml: &'a str,
+/// All that a checkpoint consists of; the bytes of its tensors are elsewhere.
+pub(crate) struct Contents {
+    pub parts: Parts,
+    step: u64,
+    best: Option<Best>,
+}
+
+impl Contents {
+    pub fn new(session: &mut Session, record: &Record, tokenizer: &[(String, Vec<u8>)], run_yaml: &str) -> Self {
+        let mut parts = model_parts(session, tokenizer);
+        parts.tensors.push((format!("{STATE_STEM}.safetensors"), state_tensors(session)));
+        parts.small.push((RECORD_FILE.to_owned(), record.to_bytes()));
+        parts.small.push(("run.yaml".to_owned(), run_yaml.into()));
+        Self { parts, step: record.progress.step, best: record.progress.best }
+    }
 }
 
 /// What lives from update to update and is no weight, whatever the optimizers are. Elements stored in blocks are taken as
@@ -69,31 +80,16 @@ impl Checkpoints {
     }
 
     /// Writes the checkpoint of an update.
-    pub fn save(&self, session: &mut Session, contents: &Contents) -> Result<PathBuf, TrainError> {
-        let folder = self.path(contents.record.progress.step);
+    pub fn save(&self, contents: &Contents, read: &ReadRegion<'_>) -> Result<PathBuf, TrainError> {
+        let folder = self.path(contents.step);
         std::fs::create_dir_all(&self.folder).map_err(|e| TrainError::io(&self.folder, e))?;
         sweep(&self.folder);
-        self.write(session, contents, &folder)?;
-        self.name("latest", contents.record.progress.step);
-        let best = contents.record.progress.best;
-        if let Some(Best { step, .. }) = best.filter(|best| self.path(best.step).exists()) {
+        write(contents, &folder, read)?;
+        self.name("latest", contents.step);
+        if let Some(Best { step, .. }) = contents.best.filter(|best| self.path(best.step).exists()) {
             self.name("best", step);
         }
         Ok(folder)
-    }
-
-    fn write(&self, session: &mut Session, contents: &Contents, folder: &Path) -> Result<(), TrainError> {
-        let io = |e| TrainError::io(folder, e);
-        let new = NewFolder::create(folder).map_err(io)?;
-        let mut files = write_model(session, &new, folder, contents.tokenizer_files)?;
-        let state = format!("{STATE_STEM}.safetensors");
-        let tensors = state_tensors(session);
-        files.push(write_tensors(session, &new, folder, &state, &tensors)?);
-        for (name, bytes) in [(RECORD_FILE, contents.record.to_bytes()), ("run.yaml", contents.run_yaml.into())] {
-            files.push((name.to_owned(), new.write(name, &bytes).map_err(io)?));
-        }
-        Manifest::new(files).write(&new).map_err(io)?;
-        new.replace(folder).map_err(io)
     }
 
     pub fn path(&self, step: u64) -> PathBuf {
@@ -114,4 +110,12 @@ impl Checkpoints {
         }
         Ok(())
     }
+}
+
+fn write(contents: &Contents, folder: &Path, read: &ReadRegion<'_>) -> Result<(), TrainError> {
+    let io = |e| TrainError::io(folder, e);
+    let new = NewFolder::create(folder).map_err(io)?;
+    let files = contents.parts.write(&new, folder, read)?;
+    Manifest::new(files).write(&new).map_err(io)?;
+    new.replace(folder).map_err(io)
 }

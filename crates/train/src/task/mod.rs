@@ -18,6 +18,7 @@ use serde_json::Value as Json;
 
 pub use classification::Classification;
 pub use language::Language;
+pub(crate) use padding::name_padding;
 pub use preference::Preference;
 pub use ranking::{Ranking, RankingLoss, RankingSettings};
 pub use reward::Reward;

@@ -11,7 +11,7 @@ const NAMING_FILES: [&str; 2] = ["tokenizer_config.json", "special_tokens_map.js
 /// Hugging Face takes the last token that is no padding for a sequence's last. So the configuration must name the token
 /// that the tokenizer pads with, and that may be none that a sequence ends with, as the end of sequence is, though it is
 /// common: the score would be read one token early. Where the tokenizer has no fit token of its own, it gets one.
-pub(super) fn name_padding(config: &mut Json, files: &mut TextFiles) {
+pub(crate) fn name_padding(config: &mut Json, files: &mut TextFiles) {
     let tokens = SpecialTokens::read(files);
     let ends = |id: u64| {
         let eos = &config["eos_token_id"];

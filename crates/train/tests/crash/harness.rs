@@ -3,7 +3,8 @@
 //! A worker trains a tiny model in a folder: it makes a token cache, evaluates, writes checkpoints and final weights. It is
 //! killed either from outside, after a random time, or by itself, before a random operation that changes the disk. After
 //! every kill the next worker goes on in the same folder. When a run has come to its end, its metrics and its weights must
-//! be those of the undisturbed run, to the bit, and the next run begins.
+//! be those of the undisturbed run, to the bit, and the next run begins. Every other worker writes its checkpoints by a thread
+//! of their own while training goes on, also where the one before did not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use plimsoll_data::{Amount, Content, Dataset, Options, Source, Weighted, quickst
 use plimsoll_files::fault::{Fault, count, inject};
 use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
 use plimsoll_models::{ParameterGroup, Recipe};
-use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins};
+use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins, SavePin};
 use plimsoll_train::{
     BestBy, DataMemory, Decay, Fit, Guard, Holds, Language, LearningRate, Model, Prepared, Resume, RunFolder, Saving,
     Spec, fit, prepare,
@@ -28,6 +29,8 @@ use serde_json::{Value as Json, json};
 const FOLDER: &str = "CRASH_FOLDER";
 /// Set for a worker that kills itself: before which operation.
 const OPERATION: &str = "CRASH_OPERATION";
+/// Set for a worker that writes checkpoints while training goes on.
+const BESIDE: &str = "CRASH_BESIDE";
 
 const STEPS: u64 = 14;
 const MAX_LENGTH: usize = 24;
@@ -36,10 +39,11 @@ const MAX_LENGTH: usize = 24;
 pub fn work_if_asked() -> bool {
     let Some(folder) = std::env::var_os(FOLDER) else { return false };
     let folder = PathBuf::from(folder);
+    let save = if std::env::var_os(BESIDE).is_some() { SavePin::Beside } else { SavePin::Between };
     let operation = std::env::var(OPERATION).ok().map(|text| text.parse().expect("a number"));
     let operations = match operation {
-        Some(at) => inject(Fault::Kill, at, || train(&folder)).1,
-        None => count(|| train(&folder)).1,
+        Some(at) => inject(Fault::Kill, at, || train(&folder, save)).1,
+        None => count(|| train(&folder, save)).1,
     };
     fs::write(folder.join("operations"), operations.to_string()).expect("writable");
     true
@@ -52,7 +56,7 @@ fn recipe() -> Recipe {
     Recipe { lora: None, freeze, groups, clip, compute, master: false, scaled_loss: false }
 }
 
-fn spec() -> Spec {
+fn spec(save: SavePin) -> Spec {
     let shape = json!({
         "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 260,
@@ -65,13 +69,13 @@ fn spec() -> Spec {
         tokens: None,
         max_length: MAX_LENGTH,
         goal: Goal::Fastest,
-        pins: Pins { micro_batch_tokens: Some(2 * MAX_LENGTH), ..Pins::default() },
+        pins: Pins { micro_batch_tokens: Some(2 * MAX_LENGTH), save, ..Pins::default() },
         seed: 7,
     }
 }
 
 /// A whole run, or what is left of one.
-fn train(folder: &Path) {
+fn train(folder: &Path, save: SavePin) {
     let mut run = RunFolder::claim(&folder.join("run")).expect("a folder of ours, not in use");
     if run.holds() == Holds::Finished {
         return;
@@ -85,7 +89,7 @@ fn train(folder: &Path) {
     let device = DeviceProfile::cpu(1, 8 << 30, 100e9, 50e9, 20e9);
     let budgets = Budgets { gpu_bytes: 8 << 30, host_bytes: 8 << 30 };
     let backend = Box::new(CpuBackend::new(Some(1)));
-    let prepared = prepare(&spec(), backend, &device, budgets, &DataMemory::none(), false).expect("fits");
+    let prepared = prepare(&spec(save), backend, &device, budgets, &DataMemory::none(), false).expect("fits");
     let Prepared { mut session, report, .. } = prepared;
     run.begin("seed: 7\n", &report, STEPS, resume.as_ref()).expect("writable");
     let stop = AtomicBool::new(false);
@@ -98,6 +102,7 @@ fn train(folder: &Path) {
         eval_every: Some(3),
         saving: Saving { every: Some(2), best: Some(BestBy::Loss), ..Saving::default() },
         guard: Guard::default(),
+        memory: None,
         tokenizer_files: vec![("tokenizer.json".into(), b"{}".to_vec())],
         resume: resume.as_ref(),
         stop: &stop,
@@ -137,7 +142,7 @@ pub fn campaign(
 ) -> Tally {
     let undisturbed = prepared_folder(base, "undisturbed");
     let began = Instant::now();
-    let ended = started(worker, &undisturbed, None).wait().expect("runs");
+    let ended = started(worker, &undisturbed, None, false).wait().expect("runs");
     assert!(ended.success(), "the undisturbed run fails");
     let took = began.elapsed();
     let operations: u64 =
@@ -175,16 +180,17 @@ fn killed(
     took: Duration,
     may: bool,
 ) -> bool {
+    let beside = numbers.below(2) == 0;
     if may && numbers.below(2) == 0 {
         // Most of what is left of a run has fewer operations, so the early ones come up more often.
         let bound = operations / (1 + numbers.below(4));
         let at = numbers.below(bound);
-        let ended = started(worker, folder, Some(at)).wait().expect("runs");
+        let ended = started(worker, folder, Some(at), beside).wait().expect("runs");
         let by_itself = std::os::unix::process::ExitStatusExt::signal(&ended) == Some(libc::SIGKILL);
         assert!(by_itself || ended.success(), "a worker fails: {ended}");
         return by_itself;
     }
-    let mut child = started(worker, folder, None);
+    let mut child = started(worker, folder, None, beside);
     if may {
         std::thread::sleep(Duration::from_micros(numbers.below(took.as_micros() as u64)));
         child.kill().expect("may be killed");
@@ -195,9 +201,12 @@ fn killed(
     from_outside
 }
 
-fn started(worker: &dyn Fn() -> Command, folder: &Path, operation: Option<u64>) -> std::process::Child {
+fn started(worker: &dyn Fn() -> Command, folder: &Path, operation: Option<u64>, beside: bool) -> std::process::Child {
     let mut command = worker();
-    command.env(FOLDER, folder).env_remove(OPERATION).stdout(Stdio::null());
+    command.env(FOLDER, folder).env_remove(OPERATION).env_remove(BESIDE).stdout(Stdio::null());
+    if beside {
+        command.env(BESIDE, "1");
+    }
     if let Some(operation) = operation {
         command.env(OPERATION, operation.to_string());
     }

@@ -3,6 +3,8 @@
 mod generation;
 mod guard;
 mod loss_scale;
+mod memory;
+mod merge;
 mod optimizers;
 mod parity;
 mod resume;

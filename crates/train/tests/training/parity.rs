@@ -4,7 +4,7 @@
 use plimsoll_data::{Example, ExampleRef};
 use plimsoll_graph::DType;
 use plimsoll_models::{Lora, Recipe, Targets};
-use plimsoll_train::{Model, Session};
+use plimsoll_train::{AdapterFolder, Merge, Model, SHARD_BYTES, Session};
 use serde_json::Value as Json;
 
 use crate::support::{fixture, json, on_cuda, recipe, session, tensors};
@@ -104,6 +104,34 @@ fn full_training_follows_transformers() {
 fn lora_follows_peft() {
     for family in FAMILIES {
         check(family, "lora", lora_session(family));
+    }
+}
+
+/// Without their adapters, merged models compute the loss that PEFT computes with them.
+#[test]
+fn merged_adapters_are_as_they_were_beside_the_base() {
+    let here = tempfile::tempdir().expect("a folder");
+    for (family, shard_bytes) in FAMILIES.into_iter().zip([SHARD_BYTES, 20_000].into_iter().cycle()) {
+        let losses = |kind: &str| json(&fixture(family).join(format!("{kind}.json")))["losses"][0].as_f64();
+        let (before, expected) = (losses("full").expect("a loss"), losses("lora").expect("a loss"));
+        assert!(relative(before, expected) > 1e-4, "{family}: the adapters do something");
+        let base = Model::find(&fixture(family).join("model").display().to_string()).expect("a model");
+        let adapter = AdapterFolder::open(&fixture(family).join("lora_init")).expect("an adapter");
+        let merge = Merge::open(&base, &adapter, Vec::new(), shard_bytes).expect("they belong together");
+        assert!(merge.plan.folded > 0 && merge.plan.replaced == 0, "{family}: {:?}", merge.plan);
+        let folder = here.path().join(family);
+        let mut ticks = Vec::new();
+        merge.write(&folder, &mut |done, _| ticks.push(done)).expect("writable");
+        assert!(ticks.is_sorted() && ticks.last().is_some_and(|&done| done <= merge.plan.output_bytes));
+        assert_eq!(merge.plan.shards > 1, folder.join("model.safetensors.index.json").exists(), "{family}");
+        assert_eq!(merge.plan.shards > 1, shard_bytes < SHARD_BYTES, "{family}");
+        let model = Model::find(&folder.display().to_string()).expect("a model");
+        let mut session = session(family, recipe(None), 6, MAX_LENGTH, |spec| spec.model = model.clone());
+        let examples = examples(family);
+        let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+        let batches = session.pack(&views).expect("fits");
+        let loss = session.accumulate(&batches, 1).expect("runs");
+        assert!(relative(loss, expected) < 1e-5, "{family}: loss {loss} instead of {expected}");
     }
 }
 

@@ -3,15 +3,16 @@
 use std::fs;
 
 use plimsoll_files::fault::{Fault, count, inject};
-use plimsoll_graph::OPTIMIZERS;
+use plimsoll_graph::{OPTIMIZERS, OptimizerSettings, StateStorage};
 use plimsoll_models::Recipe;
+use plimsoll_plan::SavePin;
 use plimsoll_train::{
     Bad, BadUpdate, BestBy, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError,
     Warning, list_runs, request_stop, run_status,
 };
 
 use crate::run::{Place, Setup, faster, lora, names, shape};
-use crate::support::{recipe, trained_by};
+use crate::support::{recipe, trained_by, trained_with};
 
 /// Stopped after every update in turn, the losses, the norms and the final weights are those of the run that went through.
 fn check(setup: impl Fn() -> Setup) {
@@ -59,6 +60,96 @@ fn every_optimizer_goes_on_bit_by_bit() {
             Setup { shuffle: false, steps: 4, ..Setup::new(recipe) }
         });
     }
+}
+
+/// States of sixteen and of eight bits, rounded by a draw; matrices large enough to be stored in blocks.
+#[test]
+fn states_in_fewer_bits_go_on_bit_by_bit() {
+    let states = [StateStorage::Bfloat16, StateStorage::Int8];
+    for (name, state) in ["adamw", "muon", "adafactor"].into_iter().flat_map(|name| states.map(|state| (name, state))) {
+        let settings = OptimizerSettings { state, momentum: Some(0.9), ..OptimizerSettings::default() };
+        let groups = trained_with(name, settings);
+        check(|| {
+            let recipe = Recipe { groups: groups.clone(), ..recipe(None) };
+            let mut setup = Setup { steps: 3, eval_every: None, ..Setup::new(recipe) };
+            setup.spec.model = Model::from_shape(shape(64)).expect("valid");
+            setup
+        });
+    }
+}
+
+/// Written from a snapshot while training goes on, checkpoints are the same, and so is what comes of them.
+#[test]
+fn checkpoints_beside_training_are_those_between_updates() {
+    let place = Place::new();
+    let beside = |mut setup: Setup| {
+        setup.spec.pins.save = SavePin::Beside;
+        setup
+    };
+    let saving = Saving { every: Some(1), keep: 9, best: Some(BestBy::Loss), ..Saving::default() };
+    for (name, make) in [("full", Setup::full as fn() -> Setup), ("lora", || Setup::new(recipe(Some(lora()))))] {
+        let [between_name, beside_name] = ["between", "beside"].map(|how| format!("{name}-{how}"));
+        place.train(&between_name, &Setup { saving, ..make() }).ok();
+        let ran = place.train(&beside_name, &beside(Setup { saving, ..make() }));
+        let saved: Vec<u64> = (ran.events.iter())
+            .filter_map(|event| match event {
+                Event::Saved { step, .. } => Some(*step),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(saved, [1, 2, 3, 4, 5, 6, 7], "each is told once");
+        ran.ok();
+        place.assert_same(&between_name, &beside_name);
+        assert_eq!(place.checkpoints(&between_name), place.checkpoints(&beside_name));
+        let checkpoints = |run: &str| place.path(run).join("checkpoints");
+        for step in names(&checkpoints(&beside_name)).iter().filter(|name| name.starts_with("step-")) {
+            let files = names(&checkpoints(&beside_name).join(step));
+            assert_eq!(files, names(&checkpoints(&between_name).join(step)), "{name} {step}");
+            // An adapter names the folder of its base, which is each run's own.
+            let named = |file: &String| name == "lora" && (file == "adapter_config.json" || file == "manifest.json");
+            for file in files.iter().filter(|file| !named(file)) {
+                let read = |run: &str| fs::read(checkpoints(run).join(step).join(file)).expect("readable");
+                assert!(read(&between_name) == read(&beside_name), "{name} {step} {file}");
+            }
+        }
+        // Stopped while one is being written, the run ends with it.
+        let stopped = format!("{name}-stopped");
+        let first = place.train(&stopped, &beside(Setup { saving, ..make() }).stopped_after(4)).ok();
+        assert!(first.interrupted && first.saved.ends_with("checkpoints/step-4"));
+        place.train(&stopped, &beside(Setup { saving, ..make() })).ok();
+        place.assert_same(&between_name, &stopped);
+    }
+}
+
+/// Adapters mean nothing beside other weights than those they were trained on.
+#[test]
+fn adapters_do_not_go_on_beside_another_base() {
+    let place = Place::new();
+    place.train("base", &Setup { steps: 1, ..Setup::full() }).ok();
+    let base = place.path("base/final");
+    let adapters = || {
+        let mut setup = Setup::new(recipe(Some(lora())));
+        setup.spec.model = Model::find(&base.display().to_string()).expect("a model");
+        setup
+    };
+    place.train("whole", &adapters()).ok();
+    place.train("run", &adapters().stopped_after(3)).ok();
+    // A copy is the same model, whenever it was made.
+    let weights = base.join("model.safetensors");
+    let content = fs::read(&weights).expect("readable");
+    fs::remove_file(&weights).expect("there");
+    let mut other = content.clone();
+    let at = other.len() - 4;
+    other[at] ^= 1;
+    fs::write(&weights, &other).expect("writable");
+    let before = (place.history("run"), place.checkpoints("run"));
+    let refused = place.train("run", &adapters()).outcome.expect_err("another base");
+    let TrainError::BaseChanged { change, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(change.file.as_deref(), Some("model.safetensors"), "{refused}");
+    assert_eq!((place.history("run"), place.checkpoints("run")), before, "nothing is lost");
+    fs::write(&weights, &content).expect("writable");
+    place.train("run", &adapters()).ok();
+    place.assert_same("whole", "run");
 }
 
 /// A run that was killed before its first checkpoint begins again, with no line left of what was.
@@ -199,8 +290,22 @@ fn changes_are_told_or_refused() {
 /// Whatever the disk refuses, the run goes on or ends with an error that says so, and the folder is good for another try.
 #[test]
 fn a_disk_that_refuses_loses_nothing() {
+    refused_by_the_disk(SavePin::Between);
+}
+
+/// The same where checkpoints are written by a thread of their own.
+#[test]
+fn a_disk_that_refuses_beside_training_loses_nothing() {
+    refused_by_the_disk(SavePin::Beside);
+}
+
+fn refused_by_the_disk(save: SavePin) {
     let place = Place::new();
-    let setup = || Setup { steps: 5, ..Setup::full() };
+    let setup = || {
+        let mut setup = Setup { steps: 5, ..Setup::full() };
+        setup.spec.pins.save = save;
+        setup
+    };
     let (whole, operations) = count(|| place.train("whole", &setup()));
     whole.ok();
     let mut went_on = 0;

@@ -9,7 +9,8 @@ use plimsoll_models::{Lora, ParameterKind, Recipe, Targets};
 use plimsoll_plan::{Budgets, DeviceProfile, Region, Step};
 use plimsoll_runtime::{Active, Backend, RuntimeError};
 use plimsoll_train::{
-    DataMemory, Model, PackedUpdate, Prepared, Reward, Session, Spec, TrainError, bench, export, prepare,
+    AdapterFolder, DataMemory, Merge, Model, PackedUpdate, Prepared, Reward, SHARD_BYTES, Session, Spec, TrainError,
+    bench, export, prepare,
 };
 use serde_json::Value as Json;
 
@@ -240,6 +241,38 @@ fn a_language_model_gets_a_new_head() {
     assert!(!scored_session(recipe(None), |_| {}).has_new_head());
     let refused = session.sample(&[vec![5, 6]], None, 3);
     assert!(matches!(refused, Err(TrainError::NoText)));
+}
+
+/// The head that was trained beside the adapters comes with them, and the one for words goes.
+#[test]
+fn a_merged_reward_model_scores_as_it_did_with_adapters() {
+    let here = tempfile::tempdir().expect("a folder");
+    let base = Model::find(&fixture("llama").join("model").display().to_string()).expect("a model");
+    let mut adapted = start(&scored(base.clone(), recipe(Some(lora())), SEQUENCES, MAX_LENGTH), false).session;
+    let batches = packed(&mut adapted);
+    // Far enough that adapters and head have moved.
+    for step in 1..4 {
+        adapted.update(&batches, step, 1e-2).expect("runs");
+    }
+    let expected = adapted.accumulate(&batches, 4).expect("runs");
+    let folder = here.path().join("adapter");
+    export(&mut adapted, &folder, &[]).expect("writable");
+    let adapter = AdapterFolder::open(&folder).expect("an adapter");
+    let merge = Merge::open(&base, &adapter, Vec::new(), SHARD_BYTES).expect("they belong together");
+    assert_eq!(merge.plan.replaced, 1, "{:?}", merge.plan);
+    let merged = here.path().join("merged");
+    merge.write(&merged, &mut |_, _| {}).expect("writable");
+    let config = json(&merged.join("config.json"));
+    assert_eq!(config["architectures"], serde_json::json!(["LlamaForSequenceClassification"]));
+    assert_eq!(config["id2label"], serde_json::json!({"0": "LABEL_0"}));
+    let names = tensors(&merged.join("model.safetensors"));
+    assert!(names.contains_key("score.weight") && !names.contains_key("lm_head.weight"));
+    let model = Model::find(&merged.display().to_string()).expect("a model");
+    let mut session = start(&scored(model, recipe(None), SEQUENCES, MAX_LENGTH), false).session;
+    assert!(!session.has_new_head());
+    let batches = packed(&mut session);
+    let loss = session.accumulate(&batches, 4).expect("runs");
+    assert!(relative(loss, expected) < 1e-5, "loss {loss} instead of {expected}");
 }
 
 /// What is saved is what is loaded again: the whole model, or adapters with the head.

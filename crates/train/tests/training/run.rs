@@ -9,7 +9,7 @@ use plimsoll_data::{Content, Dataset, Options, Source, Weighted, quickstart};
 use plimsoll_models::{Lora, ParameterGroup, Recipe, Targets};
 use plimsoll_train::{
     Decay, Event, Fit, Guard, Language, LearningRate, Model, Outcome, Prepared, Resume, RunFolder, Saving, Session,
-    Spec, TrainError, fit,
+    Spec, TrainError, Watching, fit,
 };
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -27,6 +27,7 @@ pub struct Setup {
     pub eval_every: Option<u64>,
     pub saving: Saving,
     pub guard: Guard,
+    pub memory: Option<Watching>,
     /// Stop after this update.
     pub stop_after: Option<u64>,
     /// Before training begins.
@@ -64,6 +65,7 @@ impl Setup {
             eval_every: Some(3),
             saving: Saving { every: Some(2), ..Saving::default() },
             guard: Guard::default(),
+            memory: None,
             stop_after: None,
             change: |_| {},
         }
@@ -127,12 +129,27 @@ impl Place {
 
     /// Trains in a folder, from its newest checkpoint if it has one.
     pub fn train(&self, name: &str, setup: &Setup) -> Ran {
+        self.train_until(
+            name,
+            setup,
+            |events| matches!(events.last(), Some(Event::Step(step)) if Some(step.step) == setup.stop_after),
+        )
+    }
+
+    /// The same, until what happened so far is enough.
+    pub fn train_until(&self, name: &str, setup: &Setup, is_enough: impl Fn(&[Event]) -> bool) -> Ran {
         let mut events = Vec::new();
-        let outcome = self.try_train(name, setup, &mut events);
+        let outcome = self.try_train(name, setup, &is_enough, &mut events);
         Ran { outcome, events }
     }
 
-    fn try_train(&self, name: &str, setup: &Setup, events: &mut Vec<Event>) -> Result<Outcome, TrainError> {
+    fn try_train(
+        &self,
+        name: &str,
+        setup: &Setup,
+        is_enough: &dyn Fn(&[Event]) -> bool,
+        events: &mut Vec<Event>,
+    ) -> Result<Outcome, TrainError> {
         let mut folder = RunFolder::claim(&self.path(name))?;
         let resume = Resume::find(folder.path())?;
         let (train, eval) = (self.data(setup.streamed), self.data(false));
@@ -149,15 +166,14 @@ impl Place {
             eval_every: setup.eval_every,
             saving: setup.saving,
             guard: setup.guard,
+            memory: setup.memory.clone(),
             tokenizer_files: vec![("tokenizer.json".into(), b"{}".to_vec())],
             resume: resume.as_ref(),
             stop: &stop,
         };
         fit(&mut session, &task, &mut folder, &mut |event| {
-            if let Event::Step(step) = event {
-                stop.fetch_or(Some(step.step) == setup.stop_after, Ordering::Relaxed);
-            }
             events.push(event.clone());
+            stop.fetch_or(is_enough(events), Ordering::Relaxed);
         })
     }
 

@@ -1,13 +1,23 @@
-//! The process's own memory, as the kernel counts it.
+//! The process's own memory and that of its machine, as the kernel counts them; and a watch over both while a run goes on.
+
+mod groups;
+mod judge;
+mod kernel;
+mod watch;
 
 use std::fs;
+use std::path::Path;
 
-/// A line such as `VmHWM:  1234 kB`.
+pub use groups::{Group, read_group};
+pub(crate) use judge::Finding;
+pub use judge::{MemoryWarning, Overgrowth};
+pub use kernel::Resident;
+use kernel::kibibytes;
+pub(crate) use watch::MemoryWatch;
+pub use watch::Watching;
+
 fn status_bytes(file: &str, key: &str) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
-    let line = text.lines().find(|l| l.starts_with(key))?;
-    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib * 1024)
+    kibibytes(&fs::read_to_string(file).ok()?, key)
 }
 
 /// Memory of this process that is in RAM now; 0 where the kernel does not tell.
@@ -23,11 +33,8 @@ pub fn peak_resident_bytes() -> u64 {
 /// What can be taken without pushing anything out: free memory, bounded by the control group's limit.
 pub fn host_available_bytes() -> u64 {
     let free = status_bytes("/proc/meminfo", "MemAvailable:").unwrap_or(4 << 30);
-    let number = |path: &str| fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<u64>().ok());
-    let limit = number("/sys/fs/cgroup/memory.max");
-    let used = number("/sys/fs/cgroup/memory.current").unwrap_or(0);
-    match limit {
-        Some(limit) => free.min(limit.saturating_sub(used)),
+    match read_group(Path::new("/")) {
+        Some(group) => free.min(group.limit_bytes.saturating_sub(group.used_bytes)),
         None => free,
     }
 }

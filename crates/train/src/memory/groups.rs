@@ -3,13 +3,25 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Group;
+use serde::{Deserialize, Serialize};
+
+/// The memory limit of a control group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Group {
+    pub version: u32,
+    pub limit_bytes: u64,
+    /// Without what the kernel can drop at once.
+    pub used_bytes: u64,
+    /// Processes that were ended because the limit was reached.
+    pub kills: u64,
+}
 
 /// What version 1 says where there is no limit is close to this.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
-/// The tightest limit over this process, `None` if there is none.
-pub(super) fn read_group(root: &Path) -> Option<Group> {
+/// The tightest limit over this process, `None` if there is none. `root` is where `/proc` and `/sys` are.
+pub fn read_group(root: &Path) -> Option<Group> {
     let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let groups = own.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');
