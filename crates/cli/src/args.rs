@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -36,6 +37,9 @@ pub enum Command {
     /// Fold an adapter into its base model and write that as a Hugging Face folder
     #[command(after_help = "Example: plimsoll merge runs/chat --out merged")]
     Merge(MergeArgs),
+    /// Write a trained model for llama.cpp, or a run's plan as a configuration of another trainer
+    #[command(after_help = "Example: plimsoll export runs/chat --to gguf --type q8_0 --out chat.gguf")]
+    Export(ExportArgs),
     /// Ask a run to save and stop after the update it is in
     #[command(after_help = "Example: plimsoll stop runs/run")]
     Stop(StopArgs),
@@ -250,6 +254,47 @@ pub struct EvalArgs {
     pub device: DeviceArgs,
 }
 
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// For gguf a Hugging Face folder, a run folder, a checkpoint or an adapter; for the others a run file or a run folder
+    #[arg(value_name = "DIR|RUN.yaml")]
+    pub source: String,
+    /// What to write: a model for llama.cpp, or a configuration of DeepSpeed or accelerate with the plan's figures
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub to: ExportFormat,
+    /// The file to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// How gguf stores matrices [default: as the model's files do]
+    #[arg(long = "type", value_enum, value_name = "TYPE")]
+    pub stored: Option<StoredType>,
+    /// GPUs that share an update, for deepspeed and accelerate [default: 1]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<NonZeroUsize>,
+    /// Overwrite an existing file
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    Gguf,
+    Deepspeed,
+    Accelerate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoredType {
+    F32,
+    F16,
+    Bf16,
+    /// Eight bits a number, and a scale for every 32
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
 /// Where a model runs that is not trained, and in how much memory.
 #[derive(Debug, Args)]
 pub struct DeviceArgs {
@@ -448,6 +493,7 @@ impl Command {
             Self::Bench(args) => args.common.output,
             Self::Generate(args) => args.device.output,
             Self::Eval(args) => args.device.output,
+            Self::Export(args) => args.device.output,
             Self::Stop(args) => args.output,
             Self::Status(args) => args.output,
             Self::Merge(args) => args.output,

@@ -54,6 +54,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::run(args, printer),
         Command::Generate(args) => commands::generate::run(args, printer),
         Command::Eval(args) => commands::eval::run(args, printer),
+        Command::Export(args) => commands::export::run(args, printer),
         Command::Stop(args) => commands::stop::run(args, printer),
         Command::Status(args) => commands::status::run(args, printer),
         Command::Doctor(args) => commands::doctor::run(args, printer),

@@ -19,4 +19,4 @@ pub use disk::free_bytes;
 pub use folder::{FolderFile, NewFolder, remove_folder};
 pub use lock::{Lock, is_named};
 pub use partial::sweep;
-pub use whole::{link, publish, write};
+pub use whole::{NewFile, link, publish, write};

@@ -31,4 +31,4 @@ pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use position::position_buckets;
 pub use presets::{preset, preset_names};
 pub use program::{Built, Inputs, Recipe, StreamInputs, Trained, build, build_updating_in_backward};
-pub use rotary::{RopeScaling, Rotary, rotary_table};
+pub use rotary::{RopeScaling, Rotary, frequency_divisors, rotary_table};

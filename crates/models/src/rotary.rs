@@ -32,11 +32,21 @@ pub fn rotary_table(rotary: &Rotary, positions: usize) -> Vec<f32> {
     table
 }
 
+/// What each frequency is divided by to be stretched: all ones without scaling.
+pub fn frequency_divisors(rotary: &Rotary) -> Vec<f32> {
+    let plain = Rotary { scaling: RopeScaling::None, ..*rotary };
+    let unscaled = exact_frequencies(&plain);
+    unscaled.zip(exact_frequencies(rotary)).map(|(frequency, scaled)| (frequency / scaled) as f32).collect()
+}
+
 fn frequencies(rotary: &Rotary) -> Vec<f32> {
-    (0..rotary.dims / 2)
-        .map(|i| rotary.theta.powf(-(2.0 * i as f64) / rotary.dims as f64))
-        .map(|frequency| scaled(frequency, rotary.scaling) as f32)
-        .collect()
+    exact_frequencies(rotary).map(|frequency| frequency as f32).collect()
+}
+
+fn exact_frequencies(rotary: &Rotary) -> impl Iterator<Item = f64> {
+    let Rotary { dims, theta, scaling, .. } = *rotary;
+    let frequency = move |i: usize| theta.powf(-(2.0 * i as f64) / dims as f64);
+    (0..dims / 2).map(move |i| scaled(frequency(i), scaling))
 }
 
 fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {

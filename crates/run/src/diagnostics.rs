@@ -57,6 +57,7 @@ pub fn explained(error: TrainError, resolved: &Resolved) -> Failure {
         TrainError::Model(ModelError::Target { .. }) => at_key(resolved, "method.lora.targets", &error),
         TrainError::Plan(PlanError::Pin { key, .. }) => at_key(resolved, key, &error),
         TrainError::Changed(change) => at_key(resolved, change.key, &error),
+        TrainError::AdapterDiffers { .. } => at_key(resolved, "init_from", &error),
         _ => error.into(),
     }
 }
@@ -114,6 +115,7 @@ impl From<TrainError> for Failure {
             | TrainError::Adapter { .. }
             | TrainError::Shape(_)
             | TrainError::Streams { .. }
+            | TrainError::Gguf { .. }
             | TrainError::NoText => from_library(Failure::config, &error),
             TrainError::Weights(WeightError::Write { ref source, .. }) | TrainError::Io { ref source, .. } => {
                 unwritten(&error, source.kind())
@@ -130,6 +132,7 @@ impl From<TrainError> for Failure {
             | TrainError::ModelConfig { .. }
             | TrainError::NoModelConfig { .. }
             | TrainError::AdapterConfig { .. }
+            | TrainError::AdapterDiffers { .. }
             | TrainError::Vocabulary { .. }
             | TrainError::LongPrompt { .. }
             | TrainError::LogitsNotANumber { .. }
@@ -145,7 +148,7 @@ impl From<TrainError> for Failure {
             TrainError::Occupied { .. } | TrainError::NotARun { .. } | TrainError::InUse { .. } | TrainError::Changed(_) => {
                 from_library(Failure::config, &error)
             }
-            TrainError::NoSpace { .. } => unwritten(&error, ErrorKind::StorageFull),
+            TrainError::NoSpace { .. } | TrainError::NoSpaceFor { .. } => unwritten(&error, ErrorKind::StorageFull),
             TrainError::NoSoundCheckpoint { .. } => from_library(Failure::bad_input, &error),
             TrainError::References { .. } | TrainError::NoReference => from_library(Failure::bad_input, &error)
                 .hint("begin again in another folder with --out"),

@@ -206,7 +206,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let (tokenizer, rows) = (data.tokenizer.clone(), resolved.run.eval.bleu_rows);
     session.compare_texts(TextComparison { tokenizer, rows });
     if let Some(folder) = &resolved.run.init_from {
-        session.load_adapters(folder)?;
+        session.load_adapters(folder).map_err(|error| explained(error, resolved))?;
     }
     if session.has_new_head() {
         notes.push(Note::NewHead);

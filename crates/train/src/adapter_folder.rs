@@ -22,14 +22,26 @@ pub struct AdapterFolder {
 const CONFIG: &str = "adapter_config.json";
 
 /// What this version does not compute, each with the value that means it is not there.
-const UNSUPPORTED: [(&str, Json); 6] = [
+const UNSUPPORTED: [(&str, Json); 14] = [
     ("use_dora", Json::Bool(false)),
+    ("use_qalora", Json::Bool(false)),
+    ("use_bdlora", Json::Null),
+    ("alora_invocation_tokens", Json::Null),
+    ("arrow_config", Json::Null),
+    ("velora_config", Json::Null),
+    ("kasa_config", Json::Null),
+    ("monteclora_config", Json::Null),
+    ("lora_bias", Json::Bool(false)),
     ("fan_in_fan_out", Json::Bool(false)),
+    ("layer_replication", Json::Null),
     ("layers_to_transform", Json::Null),
-    ("layers_pattern", Json::Null),
     ("trainable_token_indices", Json::Null),
     ("target_parameters", Json::Null),
 ];
+
+/// Ways to begin that leave the base as it is. The others take from it what the adapters begin with, so that these belong to
+/// a base that nobody has saved.
+const BEGINNINGS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 impl AdapterFolder {
     pub fn is_one(folder: &Path) -> bool {
@@ -60,6 +72,11 @@ fn lora(config: &Json) -> Result<Lora, String> {
             return Err(format!("`{key}` is {value}, which is not supported"));
         }
     }
+    if let Some(begun) = given("init_lora_weights").and_then(Json::as_str).filter(|begun| !BEGINNINGS.contains(begun)) {
+        return Err(format!(
+            "`init_lora_weights` is \"{begun}\", which changes the base too; convert the adapter to plain LoRA with PEFT"
+        ));
+    }
     if let Some(bias) = given("bias").filter(|bias| *bias != "none") {
         return Err(format!("`bias` is {bias}; only \"none\" is supported"));
     }
@@ -74,8 +91,13 @@ fn lora(config: &Json) -> Result<Lora, String> {
     let targets = match &config["target_modules"] {
         Json::String(all) if all == "all-linear" => Targets::AllLinear,
         Json::Array(names) => {
-            let name = |name: &Json| name.as_str().map(str::to_owned).ok_or("`target_modules` must list names");
-            Targets::Named(names.iter().map(name).collect::<Result<_, _>>()?)
+            // A name may be a whole path; which layers have an adapter is seen in the weights.
+            let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+            let name = |name: &Json| name.as_str().map(last).ok_or("`target_modules` must list names");
+            let mut names = names.iter().map(name).collect::<Result<Vec<String>, _>>()?;
+            names.sort();
+            names.dedup();
+            Targets::Named(names)
         }
         other => return Err(format!("`target_modules` is {other}; expected a list of layer names or \"all-linear\"")),
     };
@@ -107,6 +129,11 @@ mod tests {
         let targets = Targets::Named(vec!["q_proj".into(), "v_proj".into()]);
         let expected = Lora { r: 8, alpha: 16.0, dropout: 0.0, targets, rslora: true };
         assert_eq!(lora(&config()), Ok(expected));
+        let mut paths = config();
+        paths["target_modules"] =
+            json!(["model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.q_proj", "v_proj"]);
+        paths["init_lora_weights"] = json!("gaussian");
+        assert_eq!(lora(&paths), lora(&config()));
         let mut all = config();
         all["target_modules"] = json!("all-linear");
         assert_eq!(lora(&all).map(|lora| lora.targets), Ok(Targets::AllLinear));
@@ -119,6 +146,9 @@ mod tests {
             ("use_dora", json!(true), "`use_dora` is true"),
             ("bias", json!("all"), "`bias` is \"all\""),
             ("rank_pattern", json!({"q_proj": 4}), "`rank_pattern`"),
+            ("alpha_pattern", json!({"q_proj": 4}), "`alpha_pattern`"),
+            ("lora_bias", json!(true), "`lora_bias` is true"),
+            ("init_lora_weights", json!("pissa_niter_4"), "`init_lora_weights` is \"pissa_niter_4\""),
             ("layers_to_transform", json!([0]), "`layers_to_transform` is [0]"),
             ("target_modules", json!(".*_proj"), "`target_modules` is \".*_proj\""),
             ("r", json!(0), "`r` must be"),

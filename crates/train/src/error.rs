@@ -54,6 +54,9 @@ pub enum TrainError {
     /// A PEFT folder whose `adapter_config.json` cannot be used.
     #[error("{}: {reason}", path.display())]
     AdapterConfig { path: PathBuf, reason: String },
+    /// An adapter that is not of the kind that is trained or used.
+    #[error("the adapter in {} is not of this run: {reason}", path.display())]
+    AdapterDiffers { path: PathBuf, reason: String },
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Loss { loss: *loss, origin: *origin }, step - 1)]
     NotANumber { step: u64, loss: f64, origin: Option<BadNumber> },
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Gradient { norm: *norm, origin: *origin }, step - 1)]
@@ -94,6 +97,11 @@ pub enum TrainError {
         path.display(), free >> 20, needed.div_ceil(1 << 20)
     )]
     NoSpace { path: PathBuf, needed: u64, free: u64 },
+    #[error("{} has {} MiB free; the file takes {} MiB", path.display(), free >> 20, needed.div_ceil(1 << 20))]
+    NoSpaceFor { path: PathBuf, needed: u64, free: u64 },
+    /// A model or a tokenizer that a file for llama.cpp cannot hold.
+    #[error("{reason}")]
+    Gguf { reason: String },
     /// The run that is here is another one.
     #[error("{0}")]
     Changed(Change),
@@ -147,7 +155,16 @@ impl TrainError {
             ],
             Self::Adapter { base, .. } => {
                 let base = base.as_ref().map_or_else(String::new, |name| format!(": `{name}`"));
-                vec![format!("set `model` to the model that the adapter was trained on{base}")]
+                vec![
+                    format!("set `model` to the model that the adapter was trained on{base}"),
+                    "to train the adapter on, set `init_from` to its folder".to_owned(),
+                ]
+            }
+            Self::AdapterDiffers { .. } => {
+                vec![
+                    "set method.lora (r, alpha, rslora, targets) and `task` to what its adapter_config.json says"
+                        .to_owned(),
+                ]
             }
             Self::NoModelConfig { .. } => vec![FOLDER_HOLDS.to_owned()],
             Self::Vocabulary { .. } => {

@@ -1,5 +1,6 @@
 //! Weights into the arena: from files, or drawn from the seed.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use plimsoll_models::{Init, Parameter, ParameterKind};
 use plimsoll_runtime::weights::Checkpoint;
 use plimsoll_runtime::{Distribution, Draw, mix};
 
-use crate::{Model, Session, TrainError};
+use crate::{AdapterFolder, Model, Session, TrainError};
 
 /// Opens the model's weight files, if it has any, and checks that every tensor the model needs is there.
 pub(crate) fn open(model: &Model, parameters: &[Parameter]) -> Result<Option<Checkpoint>, TrainError> {
@@ -88,9 +89,11 @@ fn load(
 }
 
 impl Session {
-    /// Replaces the adapters by those of a PEFT folder.
+    /// Replaces the adapters by those of a PEFT folder, which must be of the kind that this session has.
     pub fn load_adapters(&mut self, folder: &Path) -> Result<(), TrainError> {
+        let adapter = AdapterFolder::open(folder)?;
         let checkpoint = Checkpoint::open(folder, "adapter_model")?;
+        self.check_adapter(&adapter, &checkpoint)?;
         let adapters: Vec<Parameter> =
             self.parameters().iter().filter(|p| p.kind != ParameterKind::Base).cloned().collect();
         for parameter in &adapters {
@@ -99,6 +102,38 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// What differs would be computed otherwise, and what is left over would be missing.
+    fn check_adapter(&self, adapter: &AdapterFolder, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let differs = |reason: String| TrainError::AdapterDiffers { path: adapter.path.clone(), reason };
+        let Some(ours) = &self.recipe.lora else { return Err(differs("this run has no adapters".to_owned())) };
+        let theirs = &adapter.lora;
+        if theirs.r != ours.r {
+            return Err(differs(format!("its `r` is {}, that of this run {}", theirs.r, ours.r)));
+        }
+        if theirs.scale() != ours.scale() {
+            return Err(differs(format!(
+                "it is scaled by {} (alpha {}{}), the adapters of this run by {}",
+                theirs.scale(),
+                theirs.alpha,
+                if theirs.rslora { ", rslora" } else { "" },
+                ours.scale()
+            )));
+        }
+        let layers = self.model.config.linear_layers();
+        if let Some(layer) = layers.iter().find(|layer| theirs.adapts(layer) != ours.adapts(layer)) {
+            let (has, lacks) = if theirs.adapts(layer) { ("it", "this run") } else { ("this run", "it") };
+            return Err(differs(format!("{has} adapts `{layer}`, {lacks} does not")));
+        }
+        let tensors = self.parameters().iter().filter(|parameter| parameter.kind != ParameterKind::Base);
+        let known: HashSet<String> = tensors
+            .flat_map(|parameter| parameter.tensors.iter().map(|t| format!("{}{}", adapter_prefix(parameter), t.name)))
+            .collect();
+        match checkpoint.names().find(|name| !known.contains(*name)) {
+            Some(other) => Err(differs(format!("it holds `{other}`, for which this run has no place"))),
+            None => Ok(()),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod completions;
 pub mod doctor;
 pub mod eval;
+pub mod export;
 pub mod generate;
 pub mod init;
 pub mod keys;

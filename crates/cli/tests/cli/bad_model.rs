@@ -82,7 +82,8 @@ fn an_adapter_is_no_model() {
     let expected = |base: &str| {
         format!(
             "error: run.yaml:1:8: model holds a PEFT adapter, not a model\n\
-             hint: set `model` to the model that the adapter was trained on{base}\n"
+             hint: set `model` to the model that the adapter was trained on{base}\n\
+             hint: to train the adapter on, set `init_from` to its folder\n"
         )
     };
     for (config, base) in [("{\"base_model_name_or_path\": \"org/base\"}", ": `org/base`"), ("{}", "")] {

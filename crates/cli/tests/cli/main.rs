@@ -1,5 +1,6 @@
 //! The program as its users and their scripts meet it: exit codes, messages, files.
 
+mod adapters;
 mod bad_data;
 mod bad_model;
 mod bad_run;
@@ -7,6 +8,7 @@ mod bench;
 mod data;
 mod disk;
 mod examples;
+mod export;
 mod faults;
 mod first_hour;
 mod generate;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use minijinja::value::Serde;
-use minijinja::{Environment, context};
+use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
+use minijinja::value::{Serde, Value as Made};
+use minijinja::{AutoEscape, Environment, Error, context};
 use serde_json::Value;
 
-use super::limits::Output;
-use super::{built_in, jinja};
+use super::{built_in, jinja, limits, made};
 use crate::error::DataError;
 use crate::format::as_conversation;
 use crate::tokenize::fingerprint;
@@ -19,11 +20,47 @@ const NAME: &str = "chat";
 /// rows of a run agree.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    program: Program,
     end_of_turn: Option<String>,
     marks_answers: bool,
     /// As Hugging Face runs it.
     source: String,
     fingerprint: u128,
+}
+
+/// Instructions, with the operators counted.
+struct Program {
+    instructions: Instructions<'static>,
+    blocks: BTreeMap<&'static str, Instructions<'static>>,
+    fuel: u64,
+    /// What the instructions borrow; the last field, because fields are dropped in order.
+    _source: Arc<str>,
+}
+
+impl Program {
+    fn compile(source: String) -> Result<Self, Error> {
+        made::check_constants(&source, jinja::syntax())?;
+        let owned: Arc<str> = source.into();
+        // SAFETY: instructions borrow their source. It does not move, lives as long as they do, beside them, and is dropped
+        // behind them; nothing of it gets out of here but as copies.
+        let source: &'static str = unsafe { &*std::ptr::from_ref::<str>(&owned) };
+        let parsed = parse(source, NAME, jinja::syntax())?;
+        let mut generator = CodeGenerator::new(NAME, source);
+        generator.compile_stmt(&parsed);
+        let (mut instructions, mut blocks) = generator.finish();
+        let all = std::iter::once(&mut instructions).chain(blocks.values_mut());
+        let longest = all.map(made::count_operators).max().unwrap_or(0);
+        Ok(Self { instructions, blocks, fuel: limits::fuel(longest), _source: owned })
+    }
+
+    fn run(&self, environment: &Environment<'static>, values: Made) -> Result<String, Error> {
+        made::begin();
+        let mut text = String::new();
+        let mut out = make_string_output(&mut text);
+        eval(environment, &self.instructions, values, &self.blocks, &mut out, AutoEscape::None)?;
+        drop(out);
+        Ok(text)
+    }
 }
 
 /// A conversation as text. `answers`: what lies in `{% generation %}` blocks, as bytes of the text; `None` if the
@@ -44,11 +81,11 @@ impl ChatTemplate {
         let tokens = specials.iter().flat_map(|(name, token)| [name.as_str(), token.as_str()]);
         let fingerprint = fingerprint([source].into_iter().chain(tokens).map(str::as_bytes));
         let (marked, marks_answers) = jinja::with_generation_marks(source);
-        environment
-            .add_template_owned(NAME, marked)
+        let program = Program::compile(marked)
             .map_err(|error| DataError::BadTemplate { origin: origin.to_owned(), reason: jinja::reason(&error) })?;
+        environment.set_fuel(Some(program.fuel));
         let source = source.to_owned();
-        let mut template = Self { environment, end_of_turn: None, marks_answers, source, fingerprint };
+        let mut template = Self { environment, program, end_of_turn: None, marks_answers, source, fingerprint };
         template.end_of_turn = template.probe_end_of_turn();
         Ok(template)
     }
@@ -81,19 +118,14 @@ impl ChatTemplate {
         if self.marks_answers && (messages.iter().any(jinja::holds_marks) || jinja::holds_marks(tools)) {
             return Err("the text holds U+FDD0 or U+FDD1, which are not characters".to_owned());
         }
-        let mut output = Output::default();
-        let mut render = || {
-            // Absent is not none in Jinja: templates ask `tools is not none`, so the two are always given.
-            let values = context! {
-                messages => Serde(messages),
-                tools => Serde(tools),
-                documents => (),
-                add_generation_prompt,
-            };
-            self.environment.get_template(NAME)?.render_captured_to(values, &mut output).map(drop)
+        // Absent is not none in Jinja: templates ask `tools is not none`, so the two are always given.
+        let values = context! {
+            messages => Serde(messages),
+            tools => Serde(tools),
+            documents => (),
+            add_generation_prompt,
         };
-        render().map_err(|error| jinja::reason(&error))?;
-        let text = String::from_utf8(output.0).map_err(|error| error.to_string())?;
+        let text = self.program.run(&self.environment, values).map_err(|error| jinja::reason(&error))?;
         if !self.marks_answers {
             return Ok(Rendered { text, answers: None });
         }

@@ -12,15 +12,24 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::{limits, python};
+use super::{limits, made, python};
 
+/// The dialect with everything counted that a template makes.
 pub(super) fn environment(now: SystemTime) -> Environment<'static> {
-    let mut environment = Environment::new();
+    let mut environment = dialect(now);
+    made::apply(&mut environment);
+    environment
+}
+
+pub(super) fn syntax() -> SyntaxConfig {
     let mut syntax = SyntaxConfig::builder();
     syntax.trim_blocks(true).lstrip_blocks(true);
-    if let Ok(syntax) = syntax.build() {
-        environment.set_syntax(syntax);
-    }
+    syntax.build().unwrap_or_default()
+}
+
+pub(super) fn dialect(now: SystemTime) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax());
     environment.set_unknown_method_callback(python::method);
     limits::apply(&mut environment);
     environment.add_filter("trim", python::trim);
@@ -145,7 +154,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
         return Err(Error::new(ErrorKind::InvalidOperation, message));
     }
     let compact = separators.is_some_and(|s| s.first().is_some_and(|item| item == ","));
-    let mut out = Vec::new();
+    let mut out = CountedJson::default();
     let written = match indent {
         None if compact => value.serialize(&mut Serializer::new(&mut out)),
         None => value.serialize(&mut Serializer::with_formatter(&mut out, Spaced)),
@@ -157,7 +166,23 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     };
     let invalid = |error: String| Error::new(ErrorKind::InvalidOperation, error);
     written.map_err(|error| invalid(error.to_string()))?;
-    String::from_utf8(out).map_err(|error| invalid(error.to_string()))
+    String::from_utf8(out.0).map_err(|error| invalid(error.to_string()))
+}
+
+/// JSON that is counted while it grows.
+#[derive(Default)]
+struct CountedJson(Vec<u8>);
+
+impl std::io::Write for CountedJson {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        made::charge(bytes.len() + made::PIECE_BYTES).map_err(std::io::Error::other)?;
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// `, ` and `: ` between items, as Python writes JSON by default.

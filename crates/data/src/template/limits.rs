@@ -1,13 +1,12 @@
 //! What a template may cost: it comes with a model, from whoever published it.
 //!
-//! Instructions are counted (fuel), the text it writes is bounded, and so is every width by which a filter would fill up
-//! text. Numbers far above anything that a conversation needs.
-
-use std::io;
+//! Instructions are counted (fuel), what it makes and writes is bounded, and so is every width by which a filter would
+//! fill up text. Numbers far above anything that a conversation needs.
 
 use minijinja::value::{Kwargs, Rest, Value, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 
+use super::made;
 use crate::read::ROW_BYTES_MAX;
 
 /// Instructions of one rendering: a few dozen for each message, some thousand for tools and nested loops.
@@ -47,6 +46,8 @@ fn indent(
     let first = first.or(options.get("first")?).unwrap_or(false);
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
+    let lines = text.bytes().filter(|byte| *byte == b'\n').count() + 1;
+    made::charge(text.len().saturating_add(lines.saturating_mul(width)))?;
     let by = " ".repeat(width);
     let mut out = String::with_capacity(text.len());
     for (number, line) in text.split('\n').enumerate() {
@@ -93,20 +94,10 @@ pub(super) fn check_format(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is rendered, up to the limit.
-#[derive(Default)]
-pub(super) struct Output(pub Vec<u8>);
+/// Of what is printed as it stands in a template, step for step the longest piece.
+const RAW_BYTES_MAX: usize = 4 * RENDERED_BYTES_MAX;
 
-impl io::Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > RENDERED_BYTES_MAX {
-            return Err(io::Error::other(format!("the template writes more than {RENDERED_BYTES_MAX} bytes")));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Instructions for a template whose longest piece of text is so long.
+pub(super) fn fuel(longest: usize) -> u64 {
+    FUEL.min((RAW_BYTES_MAX / longest.max(1)) as u64)
 }

@@ -4,6 +4,7 @@ mod built_in;
 mod chat;
 mod jinja;
 mod limits;
+mod made;
 mod python;
 
 pub use built_in::BUILT_IN_TEMPLATES;

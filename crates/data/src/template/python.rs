@@ -5,6 +5,8 @@ use minijinja::value::from_args;
 use minijinja::{Error, State};
 use minijinja_contrib::pycompat;
 
+use super::made;
+
 pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1C}'..='\u{1F}')
 }
@@ -24,6 +26,11 @@ pub(super) fn trim(value: &Value, chars: Option<String>) -> String {
 
 /// Methods of strings that depend on white space; all others are left to MiniJinja's own.
 pub(super) fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    made::before_method(value, method, args)?;
+    made::after_method(called(state, value, method, args)?)
+}
+
+fn called(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(text) = value.as_str() else { return pycompat::unknown_method_callback(state, value, method, args) };
     // Asked for one argument that may be none: `strip(none)` is `strip()`.
     let by_space = |args: &[Value]| matches!(args, []) || matches!(args, [only] if only.is_none());

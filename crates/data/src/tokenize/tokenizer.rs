@@ -214,6 +214,16 @@ impl Tokenizer {
         self.eos.as_ref().map(|(_, id)| *id)
     }
 
+    /// The id of a token by the name that the files know it by, such as `pad_token`.
+    pub fn special_id(&self, name: &str) -> Option<u32> {
+        self.inner.token_to_id(self.specials.get(name)?)
+    }
+
+    /// The tokens put before a text and behind it; `None` where only the tokenizer itself knows.
+    pub fn around(&self) -> Option<(&[u32], &[u32])> {
+        self.around.as_ref().map(|(before, behind)| (before.as_slice(), behind.as_slice()))
+    }
+
     pub fn eos_token(&self) -> Option<&str> {
         self.eos.as_ref().map(|(token, _)| token.as_str())
     }

@@ -71,9 +71,55 @@ fn what_a_template_costs_is_bounded() {
     check("{{ '%*d' | format(4000000000000, 1) }}", "width");
     check("{{ '{:>4000000000000}'.format(1) }}", "width");
     check("{{ '{:{}}'.format(1, 4000000000000) }}", "width");
-    check("{{ 'a' * 4000000000000 }}", "too large");
+    check("{{ messages[0].content * 4000000000000 }}", "makes values of more than 268435456 bytes");
     check("{% for i in range(9999) %}{{ messages[0].content }}{% endfor %}", "more than 134217728 bytes");
+    // Doubled until the memory is full, in every way there is.
+    let doubled =
+        |step: &str| format!("{{% set n = namespace(s='ab', l=[1]) %}}{{% for i in range(99) %}}{step}{{% endfor %}}");
+    for step in [
+        "{% set n.s = n.s ~ n.s %}",
+        "{% set n.s = n.s + n.s %}",
+        "{% set n.s = n.s | replace('', n.s) %}",
+        "{% set n.s = n.s.replace('a', n.s) %}",
+        "{% set n.s = [n.s, n.s] | join %}",
+        "{% set n.s = n.s.join([n.s, n.s]) %}",
+        "{% set n.l = n.l + n.l %}",
+        "{% set n.l = n.l * 2 %}",
+        "{% set n.l = n.l + (([messages[0].content | upper] * 999) | map('lower') | list) %}",
+    ] {
+        check(&doubled(step), "makes values of more than 268435456 bytes");
+    }
+    check(&doubled("{% set n.s = n.s * 2 %}"), "too large");
+    check(&doubled("{% set x %}{{ n.s }}{{ n.s }}{% endset %}{% set n.s = x %}"), "writes more than 134217728 bytes");
+    // A list of lists that are the same costs nothing until it is printed.
+    check(&(doubled("{% set n.l = [n.l, n.l] %}") + "{{ n.l }}"), "makes values of");
+    check(&(doubled("{% set n.l = [n.l, n.l] %}") + "{{ n.l | tojson }}"), "makes values of");
+    check(&(doubled("{% set n.l = [n.l, n.l] %}") + "{{ n.l ~ 'x' }}"), "makes values of");
+    let long = "x".repeat(1 << 20);
+    let raw = format!("{{% set x %}}{{% for i in range(99999) %}}{long}{{% endfor %}}{{% endset %}}");
+    check(&raw, "too many steps");
     assert_eq!(render("{% for i in range(99999) %}{{ 'x' }}{% endfor %}").expect("renders").len(), 99_999);
+}
+
+/// Products of constants are made while a template is compiled.
+#[test]
+fn what_compiling_a_template_costs_is_bounded() {
+    let folder = Folder::new();
+    for source in
+        ["{{ 'a' * 99999999 }}", "{{ ('a' * 9999) * 9999 }}", "{{ 'ab' * (9999 * 9999) }}", "{{ [1] * 10 ** 8 }}"]
+    {
+        let path = folder.write("constant.jinja", source);
+        let refused =
+            plain_tokenizer().with_template(path.to_str().expect("UTF-8")).err().expect("is refused").to_string();
+        assert!(refused.contains("a product of constants is too large"), "{source}: {refused}");
+    }
+    let path = folder.write(
+        "products.jinja",
+        "{{ '-' * 40 }}{{ 'ab' * (messages | length + 1) * 2 }}{{ 3 * 4 + 2 ** 3 }}{{ 1.5 + 2 }}",
+    );
+    let tokenizer = plain_tokenizer().with_template(path.to_str().expect("UTF-8")).expect("a template");
+    let text = tokenizer.chat_template().expect("a template").render(&[json!({})], &Value::Null, false);
+    assert_eq!(text, Ok(format!("{}abababab203.5", "-".repeat(40))));
 }
 
 #[test]

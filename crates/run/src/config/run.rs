@@ -39,7 +39,7 @@ section! {
         dpo: DpoConfig = section::<DpoConfig>();
         /// Settings of `task: orpo`.
         orpo: OrpoConfig = section::<OrpoConfig>();
-        /// A run's `final` folder, of the same model and method, to start from: its adapters and its head.
+        /// A run's `final` folder or one of PEFT's, of the same model and method, to start from: its adapters and its head.
         init_from: Option<PathBuf> = path(PathKind::Plain), also ["resume_from_adapter"];
         /// Whether the embedding of the model's padding token is trained where data has it; transformers never does.
         train_padding: bool = boolean(), default "false";

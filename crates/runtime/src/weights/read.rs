@@ -155,6 +155,26 @@ impl Checkpoint {
         Err(WeightError::DType { path: path.to_owned(), name: name.to_owned(), dtype: format!("{:?}", info.dtype) })
     }
 
+    /// The type a tensor is stored in, if it is one that can be loaded.
+    pub fn dtype(&self, name: &str) -> Option<DType> {
+        match self.tensors.get(name)?.dtype {
+            Dtype::F32 => Some(DType::F32),
+            Dtype::F16 => Some(DType::F16),
+            Dtype::BF16 => Some(DType::BF16),
+            _ => None,
+        }
+    }
+
+    /// Reads elements of a tensor into the host's memory, from `first` on, as float32.
+    pub fn read(&self, name: &str, shape: &Shape, first: usize, numbers: &mut [f32]) -> Result<(), WeightError> {
+        self.check(name, shape)?;
+        let (info, path, file) = self.find(name, shape)?;
+        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: DType::F32, finite: true };
+        let place = bytemuck::cast_slice_mut(numbers);
+        let read = stored.read(first * DType::F32.bytes(), place);
+        read.map_err(|error| unreadable(name, path, error))
+    }
+
     /// Streams a tensor to the place it was written from, as it is. Nothing else may be stored under its name.
     pub fn load_exactly(&self, tensor: &OutTensor, backend: &mut dyn Backend) -> Result<(), WeightError> {
         let OutTensor { name, shape, dtype, region } = tensor;
@@ -181,14 +201,17 @@ impl Checkpoint {
         self.check(name, shape)?;
         let (info, path, file) = self.find(name, shape)?;
         let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: dtype, finite: true };
-        backend.write_with(region, &mut |done, place| stored.read(done, place))?.map_err(|error| {
-            match error.get_ref() {
-                Some(inner) if inner.is::<NotFinite>() => {
-                    WeightError::NotFinite { path: path.to_owned(), name: name.to_owned() }
-                }
-                _ => WeightError::read(path, error),
-            }
-        })
+        let read = backend.write_with(region, &mut |done, place| stored.read(done, place))?;
+        read.map_err(|error| unreadable(name, path, error))
+    }
+}
+
+fn unreadable(name: &str, path: &Path, error: io::Error) -> WeightError {
+    match error.get_ref() {
+        Some(inner) if inner.is::<NotFinite>() => {
+            WeightError::NotFinite { path: path.to_owned(), name: name.to_owned() }
+        }
+        _ => WeightError::read(path, error),
     }
 }
 

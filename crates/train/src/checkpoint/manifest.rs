@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use plimsoll_files::{Checksum, NewFolder, Summed, sum_file};
 use serde::{Deserialize, Serialize};
@@ -69,9 +69,17 @@ impl Manifest {
         let manifest = Self::read(folder).map_err(|reason| Damage { file: MANIFEST_FILE.to_owned(), reason })?;
         for (name, expected) in &manifest.files {
             let damage = |reason: String| Damage { file: name.clone(), reason };
+            // A manifest from elsewhere could name what has no end.
+            if Path::new(name).components().any(|part| !matches!(part, Component::Normal(_))) {
+                return Err(damage("it lies outside the folder".to_owned()));
+            }
             let path = folder.join(name);
+            let found = std::fs::metadata(&path).map_err(|error| damage(error.to_string()))?;
+            if !found.is_file() {
+                return Err(damage("it is no file".to_owned()));
+            }
             // The size first: a file that is too short need not be read.
-            let bytes = std::fs::metadata(&path).map_err(|error| damage(error.to_string()))?.len();
+            let bytes = found.len();
             if bytes != expected.bytes {
                 return Err(damage(format!("it has {bytes} bytes, {} were written", expected.bytes)));
             }
@@ -88,4 +96,25 @@ fn checksum_of(files: &BTreeMap<String, FileSum>) -> String {
     let mut sum = Checksum::default();
     sum.update(&serde_json::to_vec(files).expect("plain data"));
     format!("{:032x}", sum.finish().xxh3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_without_an_end_are_not_read() {
+        let here = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink("/dev/zero", here.path().join("zero")).expect("a link");
+        for (name, reason) in
+            [("/dev/zero", "outside"), ("../x", "outside"), ("a/../../x", "outside"), ("zero", "no file")]
+        {
+            let empty = Checksum::default().finish();
+            let manifest = Manifest::new([(name.to_owned(), empty)]);
+            std::fs::write(here.path().join(MANIFEST_FILE), manifest.to_bytes()).expect("written");
+            let Err(damage) = Manifest::verify(here.path()) else { panic!("{name} is taken for sound") };
+            assert_eq!(damage.file, name);
+            assert!(damage.reason.contains(reason), "{}", damage.reason);
+        }
+    }
 }
