@@ -159,6 +159,9 @@ pub struct PlanArgs {
     /// Draw the plan for a document
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// The same in pixels, for documents that take no SVG
+    #[arg(long, value_name = "FILE")]
+    pub png: Option<PathBuf>,
     /// Draw another plan beside it: that of another run file, or of the same one with the goal `fastest` or `lowest`
     #[arg(long, value_name = "RUN.yaml|GOAL", requires = "html")]
     pub beside: Option<PathBuf>,

@@ -1,12 +1,16 @@
 //! Plans as pictures: addresses upwards, time to the right, a rectangle for every buffer.
 
 mod columns;
+mod drawing;
 mod html;
+mod letters;
+mod png;
 mod scene;
 mod svg;
 mod text;
 
 pub use html::html;
+pub use png::png;
 pub use scene::PlanPicture;
 pub use svg::svg;
 
