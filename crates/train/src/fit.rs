@@ -12,7 +12,7 @@ use crate::event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 use crate::export::{export_again, export_base};
 use crate::guard::{BadUpdate, Guard};
 use crate::memory::resident_bytes;
-use crate::pace::{Gauge, Totals};
+use crate::pace::{Gauge, Phases, Totals};
 use crate::saver::{Saver, Saving};
 use crate::{Evaluation, LearningRate, Metrics, RunFolder, RunPhase, Session, TrainError, UpdateResult};
 
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
     fn update(&mut self, step: u64) -> Result<(), TrainError> {
         let (began, waited) = (Instant::now(), self.feed().waited().total);
         let lr = self.task.rate.at(step);
-        let result = loop {
+        let (result, phases) = loop {
             match self.try_update(step, lr)? {
                 Ok(result) => break result,
                 Err(bad) => self.pass_over(step, bad)?,
@@ -196,6 +196,8 @@ impl<'a> Run<'a> {
             tokens_per_s: result.amounts.tokens as f64 / took.as_secs_f64(),
             step_ms: took.as_secs_f64() * 1e3,
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
+            forward_backward_ms: phases.forward_backward.as_secs_f64() * 1e3,
+            update_ms: phases.update.as_secs_f64() * 1e3,
             fill_rate: result.fill_rate,
             gpu_used_bytes: self.gauge.read(self.session),
             host_rss_bytes: resident_bytes(),
@@ -211,9 +213,10 @@ impl<'a> Run<'a> {
     }
 
     /// The inner error says why the update was not applied; gradients are zero again then.
-    fn try_update(&mut self, step: u64, lr: f64) -> Result<Result<UpdateResult, Bad>, TrainError> {
+    fn try_update(&mut self, step: u64, lr: f64) -> Result<Result<(UpdateResult, Phases), Bad>, TrainError> {
         let Self { session, feed, progress, task, watch, .. } = self;
         let feed = feed.as_mut().expect("there is one between updates");
+        let (began, waited) = (Instant::now(), feed.waited().total);
         let sums = match session.accumulate_from(feed, step, &mut |done, total| {
             (watch.observe)(&Event::MicroBatch { step, done, total });
         }) {
@@ -224,6 +227,7 @@ impl<'a> Run<'a> {
             }
             sums => sums?,
         };
+        let forward_backward = began.elapsed().saturating_sub(feed.waited().total.saturating_sub(waited));
         let loss = sums.loss;
         if !loss.is_finite() {
             session.discard()?;
@@ -234,14 +238,16 @@ impl<'a> Run<'a> {
             session.discard()?;
             return Ok(Err(Bad::Spike { loss, usual }));
         }
+        let began = Instant::now();
         let grad_norm = session.apply(step, lr)?;
+        let phases = Phases { forward_backward, update: began.elapsed() };
         if !grad_norm.is_finite() {
             let origin = self.origin(step)?;
             return Ok(Err(Bad::Gradient { norm: grad_norm, origin }));
         }
         progress.cursor.clone_from(feed.cursor());
         let (amounts, fill_rate, metrics) = (sums.amounts, sums.fill_rate, sums.metrics);
-        Ok(Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }))
+        Ok(Ok((UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }, phases)))
     }
 
     /// Does the update's micro-steps again with every operator checked. There is planned memory for one feed, so a new one

@@ -12,6 +12,8 @@ use plimsoll_observe::watch::watch as watch_run;
 use plimsoll_run::{Failure, RUNS};
 
 use crate::args::{DashboardArgs, LogsArgs, WatchArgs};
+use crate::beside;
+use crate::launcher::Commands;
 use crate::printer::Printer;
 
 /// Between two looks at a log.
@@ -51,7 +53,11 @@ pub fn logs(args: &LogsArgs, printer: &Printer) -> Result<(), Failure> {
 
 /// Answers until the process is ended.
 pub fn dashboard(args: &DashboardArgs, printer: &Printer) -> Result<(), Failure> {
-    let dashboard = Dashboard::bind(&args.folder, args.port).map_err(observed)?;
+    if let Some(pid) = args.beside {
+        beside::attach(pid)?;
+    }
+    let launcher = Commands::new(&args.folder, &args.from);
+    let dashboard = Dashboard::bind(&args.folder, args.port, Box::new(launcher)).map_err(observed)?;
     printer.data(dashboard.address());
     printer.note("open this address in a browser on this machine; Ctrl-C ends the dashboard and no run");
     dashboard.serve().map_err(observed)
