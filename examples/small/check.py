@@ -9,10 +9,10 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 
 # What an evaluation must show in the end. Below half a bit per byte, the order of the words is known; at a loss of 0.05 per
-# token, nearly every letter is.
+# token, nearly every letter is; with a BLEU above 60, most runs of four words are there.
 CHECKS = {
     "r0-nanochat": lambda result: result["eval"]["bits_per_byte"] < 0.5,
-    "r1-t5-chat": lambda result: result["eval_last"] < 0.05,
+    "r1-t5-chat": lambda result: result["eval"]["bleu"] > 60,
     "r2-t5-low-host": lambda result: result["eval_last"] < 0.05
     and result["host"]["used_bytes"] <= result["host"]["planned_bytes"],
     "r3-ranking": lambda result: result["eval"]["ndcg"] > 0.95,

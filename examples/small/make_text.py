@@ -1,4 +1,4 @@
-"""Rows for the small runs that write text: sentences with an order to learn, and prompts with their letters turned round."""
+"""Rows for the small runs that write text: sentences with an order to learn, and prompts with their words turned round."""
 
 import json
 import random
@@ -14,8 +14,9 @@ def sentence(draw):
 
 
 def turned(draw):
-    letters = "".join(draw.choice("abcd") for _ in range(draw.randrange(2, 5)))
-    return {"prompt": letters, "response": letters[::-1]}
+    """Four words at least, so that there are runs of four to compare."""
+    words = [draw.choice("abcdefgh") for _ in range(draw.randrange(4, 6))]
+    return {"prompt": " ".join(words), "response": " ".join(reversed(words))}
 
 
 def write(path, rows):

@@ -168,6 +168,9 @@ pub struct PlanArgs {
     /// Draw another plan beside it: that of another run file, or of the same one with the goal `fastest` or `lowest`
     #[arg(long, value_name = "RUN.yaml|GOAL", requires = "html")]
     pub beside: Option<PathBuf>,
+    /// Compare methods instead: full training with states in less memory, frozen layers, LoRA at several ranks
+    #[arg(long, value_name = "WHICH", value_parser = ["methods"], conflicts_with_all = ["html", "svg"])]
+    pub alternatives: Option<String>,
     #[command(flatten)]
     pub common: CommonArgs,
 }

@@ -101,6 +101,9 @@ fn decisions(report: &Report) -> Table {
     for (name, value) in rows {
         table.row([name.to_owned(), value]);
     }
+    if report.update_in_backward {
+        table.row(["optimizer".to_owned(), "in the backward pass".to_owned()]);
+    }
     table
 }
 
@@ -146,6 +149,33 @@ pub fn alternatives(alternatives: &[Alternative]) -> Table {
             format!("{:.0}", a.tokens_per_s),
             a.why_not.clone().unwrap_or_default(),
         ]);
+    }
+    table
+}
+
+/// Methods from the fastest that fits to the one that lacks most.
+pub fn methods(rows: &[Alternative]) -> Table {
+    let on_gpu = rows.iter().any(|row| row.gpu_bytes > 0);
+    let mut columns =
+        vec![Column::left(""), Column::left("method"), Column::right("micro-batch"), Column::right("host")];
+    if on_gpu {
+        columns.insert(3, Column::right("GPU"));
+    }
+    columns.extend([Column::right("tokens/s"), Column::left("")]);
+    let mut table = Table::new(&columns);
+    for row in rows {
+        let mut cells = vec![
+            if row.chosen { ">" } else { "" }.to_owned(),
+            row.name.clone(),
+            row.micro_batch_tokens.to_string(),
+            bytes(row.host_bytes),
+            format!("{:.0}", row.tokens_per_s),
+            row.why_not.clone().unwrap_or_default(),
+        ];
+        if on_gpu {
+            cells.insert(3, bytes(row.gpu_bytes));
+        }
+        table.row(cells);
     }
     table
 }

@@ -1,7 +1,8 @@
 //! Sums, multiples, and what dropout promises about its mask.
 
 use plimsoll_conformance::{F32_ELEMENTWISE, Harness, Placement, Random, Rounding, Suite, Tensor};
-use plimsoll_graph::ops::{Add, Dest, Dropout, InnerDropout, Linear, LinearKind, Scale};
+use plimsoll_graph::ops::{Add, Dest, Dropout, InnerDropout, Linear, LinearKind, Scale, Zeros};
+use plimsoll_graph::{DType, Role, Shape};
 use plimsoll_runtime::Active;
 
 /// Token slots, tokens in use, features.
@@ -27,6 +28,17 @@ fn scale() {
         let inputs = [random.tokens(rows, cols)];
         suite.check("multiple", op.clone(), &inputs, active, F32_ELEMENTWISE);
         suite.check_sixteen("multiple", op, &inputs, &[0], active, Rounding::once(F32_ELEMENTWISE));
+    }
+}
+
+#[test]
+fn zeros() {
+    let suite = &mut Suite::new();
+    for (shape, dtype) in
+        [(&[1][..], DType::F32), (&[33, 65], DType::F32), (&[1000, 70], DType::F32), (&[9], DType::F64)]
+    {
+        let op = Zeros { shape: Shape::new(shape), dtype, role: Role::Gradient };
+        suite.check("zeros", op, &[], Active::one(1, 1), F32_ELEMENTWISE);
     }
 }
 

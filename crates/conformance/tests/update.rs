@@ -131,7 +131,7 @@ impl Layout {
     }
 
     fn push_norm(&mut self, clip: Buffer, gradients: &[Buffer], backend: &dyn Backend) {
-        let op: Op = GlobalNorm { max_norm: Some(2.0) }.into();
+        let op: Op = GlobalNorm { max_norm: Some(2.0), scaled: false }.into();
         let inputs = [&[clip], gradients].concat();
         let values: Vec<Value> = inputs.iter().map(|b| value(b.shape.elements(), b.dtype())).collect();
         let io = Io { inputs: values.iter().collect(), outputs: vec![&values[0]] };

@@ -124,7 +124,11 @@ fn cases(m: &Model) -> Vec<(String, Op, Vec<Value>)> {
     let inputs = [head(), vec![fixed(&[m.vocabulary, m.dim])]].concat();
     add("vocab loss + grads", VocabLoss { grad, ..VocabLoss::new(None, 4) }.into(), inputs);
     let parameter = || fixed(&[m.vocabulary, m.dim]);
-    add("global norm", GlobalNorm { max_norm: Some(1.0) }.into(), vec![fixed(&[2]), parameter(), parameter()]);
+    add(
+        "global norm",
+        GlobalNorm { max_norm: Some(1.0), scaled: false }.into(),
+        vec![fixed(&[2]), parameter(), parameter()],
+    );
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, master: false };
     add("adamw", adamw.into(), vec![parameter(), parameter(), parameter(), parameter(), fixed(&[4]), fixed(&[2])]);
     cases

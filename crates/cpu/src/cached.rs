@@ -40,15 +40,15 @@ impl<'a> Places<'a> {
 }
 
 pub(crate) fn cache_write(op: &CacheWrite, call: &Call) -> Result<(), RuntimeError> {
-    let (qkv, cache): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
+    let (from, cache): (Matrix, Matrix) = (call.input(0)?, call.output(0)?);
     let places = Places::new(call, cache, op.capacity)?;
-    call.workers.rows(qkv.rows, cache.cols, |rows| {
+    call.workers.rows(from.rows, cache.cols, |rows| {
         for row in rows {
             let Some((place, position)) = places.of(row) else { continue };
             let to = place * op.capacity + position % op.capacity;
             // SAFETY: the place was checked; no other row has it.
             unsafe {
-                let from = qkv.row(row).add(op.heads.query_cols());
+                let from = from.row(row).add(from.cols - cache.cols);
                 std::ptr::copy_nonoverlapping(from, cache.row(to), cache.cols);
             }
         }
@@ -57,7 +57,11 @@ pub(crate) fn cache_write(op: &CacheWrite, call: &Call) -> Result<(), RuntimeErr
 }
 
 pub(crate) fn cached_attention(op: &CachedAttention, call: &Call) -> Result<(), RuntimeError> {
-    let (qkv, cache, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let (queries, cache, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let bias: Option<(Matrix, usize)> = match op.bias {
+        Some(zero) => Some((call.input(4)?, zero)),
+        None => None,
+    };
     let places = Places::new(call, cache, op.capacity)?;
     let Heads { query, kv, head_dim } = op.heads;
     let beyond = |row: usize| places.of(row).is_some_and(|(_, at)| at + 1 - op.first_seen(at) > op.capacity);
@@ -84,9 +88,14 @@ pub(crate) fn cached_attention(op: &CachedAttention, call: &Call) -> Result<(), 
         };
         for head in (0..group).step_by(HEADS_AT_ONCE) {
             let heads = HEADS_AT_ONCE.min(group - head);
-            let q = qkv.row(row).wrapping_add((first_head + head) * head_dim);
-            // SAFETY: the cache has these rows, the row its heads, and the results are zeroed and the task's.
-            unsafe { attend(op, heads, q, keys, to.wrapping_add(head * head_dim)) };
+            let q = queries.row(row).wrapping_add((first_head + head) * head_dim);
+            let bias = bias.map(|(table, zero)| Bias {
+                first: table.row(first_head + head).wrapping_add(zero + first - position).cast_const(),
+                stride: table.cols,
+            });
+            // SAFETY: the cache has these rows, the row its heads, the bias the distances of these keys, and the results
+            // are zeroed and the task's.
+            unsafe { attend(op, heads, q, keys, bias, to.wrapping_add(head * head_dim)) };
         }
     });
     Ok(())
@@ -115,9 +124,18 @@ impl Keys {
     }
 }
 
+/// What is added to the scores of one row.
+#[derive(Clone, Copy)]
+struct Bias {
+    /// Of the first head and the oldest key; those of the next keys lie behind it.
+    first: *const f32,
+    /// From a head to the next.
+    stride: usize,
+}
+
 vectorized! {
     /// Adds up what some heads of a row take from the keys they see. `out` holds zeros.
-    unsafe fn attend(op: &CachedAttention, heads: usize, q: *const f32, keys: Keys, out: *mut f32) {
+    unsafe fn attend(op: &CachedAttention, heads: usize, q: *const f32, keys: Keys, bias: Option<Bias>, out: *mut f32) {
         let head_dim = op.heads.head_dim;
         let (mut peaks, mut totals) = ([f32::NEG_INFINITY; HEADS_AT_ONCE], [0.0f32; HEADS_AT_ONCE]);
         let mut scores = [0.0f32; TILE];
@@ -132,6 +150,12 @@ vectorized! {
                 }
                 if let Some(cap) = op.softcap {
                     scores[..len].iter_mut().for_each(|score| *score = cap * tanh(*score / cap));
+                }
+                if let Some(bias) = bias {
+                    let bias = bias.first.wrapping_add(head * bias.stride + start);
+                    // SAFETY: the caller vouches for the bias of these keys.
+                    let bias = unsafe { std::slice::from_raw_parts(bias, len) };
+                    scores[..len].iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
                 }
                 let tile_peak = maximum(len, |i| scores[i]);
                 let peak = if tile_peak > peaks[head] { tile_peak } else { peaks[head] };

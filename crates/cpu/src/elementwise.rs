@@ -1,9 +1,10 @@
-//! Sums, multiples and dropout.
+//! Sums, multiples, dropout and zeros.
 
-use plimsoll_graph::ops::{Dropout, Scale};
+use plimsoll_graph::DType;
+use plimsoll_graph::ops::{Dropout, Scale, Zeros};
 use plimsoll_runtime::RuntimeError;
 
-use crate::args::{Call, Matrix};
+use crate::args::{Call, Element, Matrix, Rows};
 use crate::mask::{Mask, RowMask};
 use crate::vector::{fill, vectorized};
 
@@ -51,6 +52,21 @@ pub(crate) fn dropout(op: &Dropout, call: &Call) -> Result<(), RuntimeError> {
         }
     });
     Ok(())
+}
+
+pub(crate) fn zeros(op: &Zeros, call: &Call) -> Result<(), RuntimeError> {
+    match op.dtype {
+        DType::F64 => zero(call, call.output::<f64>(0)?),
+        _ => zero(call, call.output::<f32>(0)?),
+    }
+    Ok(())
+}
+
+fn zero<T: Element>(call: &Call, out: Rows<T>) {
+    call.workers.rows(out.rows, out.cols, |rows| {
+        // SAFETY: all bits zero are a number of each type, and these rows are this task's alone.
+        unsafe { std::ptr::write_bytes(out.row(rows.start), 0, rows.len() * out.cols) };
+    });
 }
 
 /// A step's dropout: its mask and the ids of its rows.

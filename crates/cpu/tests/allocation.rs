@@ -89,7 +89,7 @@ fn steps_allocate_nothing_that_grows() {
         (norm.into(), vec![rows(512), rows(1), rows(512), fixed(&[512]), fixed(&[512])]),
         (attention.into(), vec![rows(heads.fused_cols()), boundaries]),
         (Dropout { p: 0.1, site: 1 }.into(), vec![rows(512), ids, key]),
-        (GlobalNorm { max_norm: None }.into(), vec![fixed(&[2]), parameter(), parameter()]),
+        (GlobalNorm { max_norm: None, scaled: false }.into(), vec![fixed(&[2]), parameter(), parameter()]),
         (adamw.into(), vec![parameter(), parameter(), parameter(), parameter(), fixed(&[4]), fixed(&[2])]),
     ];
     let mut backend = started();

@@ -6,17 +6,17 @@
 
 typedef unsigned short u16;
 
-// A thread for each sixteen bytes of a row's keys and values.
+// A thread for each sixteen bytes of a row's keys and values, which lie behind its queries, if it has any.
 template <typename T>
-__device__ __forceinline__ void cache_write(const T* qkv, T* cache, const int* places, const int* positions, u32 rows,
-                                            u32 query_cols, u32 cols, u32 capacity, u32 count) {
+__device__ __forceinline__ void cache_write(const T* rows_from, T* cache, const int* places, const int* positions,
+                                            u32 rows, u32 query_cols, u32 cols, u32 capacity, u32 count) {
     constexpr u32 N = Pack<T>::N;
     const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
     const u32 row = index / chunks, at = index % chunks * N;
     if (row >= rows) return;
     const int place = places[row], position = positions[row];
     if (place < 0 || u32(place) >= count || position < 0) return;
-    const T* from = qkv + u64(row) * (query_cols + cols) + query_cols + at;
+    const T* from = rows_from + u64(row) * (query_cols + cols) + query_cols + at;
     T* to = cache + (u64(place) * capacity + u32(position) % capacity) * cols + at;
     if (cols % N == 0 && query_cols % N == 0) {
         store_pack(to, load_pack(from));
@@ -30,11 +30,12 @@ constexpr int SLICES = 8;  // of 32 columns: a lane holds every 32nd column of a
 constexpr int KEYS = 4;    // that a warp reads at a time
 
 // A block is one head of one row. Its warps take runs of keys in turn, each with a softmax of its own; in the end the
-// warps' results are added up in their order.
+// warps' results are added up in their order. `bias` is that of distance zero and the first head; null if there is none.
 template <typename T>
-__device__ __forceinline__ void cached_attention(const T* qkv, const T* cache, const int* places, const int* positions,
-                                                 T* out, int query_heads, int kv_heads, int head_dim, int capacity,
-                                                 int count, int window, float scale, float softcap) {
+__device__ __forceinline__ void cached_attention(const T* queries, const T* cache, const int* places,
+                                                 const int* positions, const float* bias, T* out, int row_cols,
+                                                 int distances, int query_heads, int kv_heads, int head_dim,
+                                                 int capacity, int count, int window, float scale, float softcap) {
     __shared__ float results[WARPS][SLICES * WARP], peaks[WARPS], totals[WARPS];
     const int head = blockIdx.x, row = blockIdx.y, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int kv_head = head / (query_heads / kv_heads), place = places[row], position = positions[row];
@@ -45,7 +46,8 @@ __device__ __forceinline__ void cached_attention(const T* qkv, const T* cache, c
     }
     const int stride = 2 * kv_heads * head_dim, first = max(position - window + 1, 0);
     const T* const keys = cache + u64(place) * capacity * stride + kv_head * head_dim;
-    const T* const q_from = qkv + u64(row) * (query_heads + 2 * kv_heads) * head_dim + head * head_dim;
+    const T* const q_from = queries + u64(row) * row_cols + head * head_dim;
+    const float* const head_bias = bias ? bias + i64(head) * distances - position : nullptr;
     float q[SLICES], acc[SLICES];
 #pragma unroll
     for (int slice = 0; slice < SLICES; slice++) {
@@ -72,6 +74,7 @@ __device__ __forceinline__ void cached_attention(const T* qkv, const T* cache, c
         for (int k = 0; k < KEYS; k++) {
             s[k] = warp_sum(s[k]) * scale;
             if (softcap > 0.0f) s[k] = softcap * tanhf(s[k] / softcap);
+            if (head_bias) s[k] += head_bias[min(begin + k, position)];
             if (begin + k > position) s[k] = MINUS_INFINITY;
             best = fmaxf(best, s[k]);
         }
@@ -112,9 +115,9 @@ __device__ __forceinline__ void cached_attention(const T* qkv, const T* cache, c
 
 #define WRITE(bits, T)                                                                                                 \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
-        cache_write_##bits(const T* qkv, T* cache, const int* places, const int* positions, u32 rows, u32 query_cols,  \
+        cache_write_##bits(const T* from, T* cache, const int* places, const int* positions, u32 rows, u32 query_cols, \
                            u32 cols, u32 capacity, u32 count) {                                                        \
-        cache_write<T>(qkv, cache, places, positions, rows, query_cols, cols, capacity, count);                        \
+        cache_write<T>(from, cache, places, positions, rows, query_cols, cols, capacity, count);                       \
     }
 
 WRITE(16, u16)
@@ -122,11 +125,12 @@ WRITE(32, u32)
 
 #define ATTENTION(suffix, T)                                                                                           \
     PLIMSOLL_EXPORT __launch_bounds__(WARPS* WARP)                                                                     \
-        cached_attention_##suffix(const T* qkv, const T* cache, const int* places, const int* positions, T* out,       \
-                                  int query_heads, int kv_heads, int head_dim, int capacity, int count, int window,    \
-                                  float scale, float softcap) {                                                        \
-        cached_attention<T>(qkv, cache, places, positions, out, query_heads, kv_heads, head_dim, capacity, count,      \
-                            window, scale, softcap);                                                                   \
+        cached_attention_##suffix(const T* queries, const T* cache, const int* places, const int* positions,           \
+                                  const float* bias, T* out, int row_cols, int distances, int query_heads,             \
+                                  int kv_heads, int head_dim, int capacity, int count, int window, float scale,        \
+                                  float softcap) {                                                                     \
+        cached_attention<T>(queries, cache, places, positions, bias, out, row_cols, distances, query_heads, kv_heads,  \
+                            head_dim, capacity, count, window, scale, softcap);                                        \
     }
 
 PLIMSOLL_FOR_EACH_TYPE(ATTENTION)

@@ -3,6 +3,7 @@
 
 #define NORM_THREADS 512
 #define FACTOR_THREADS 1024
+#define SUM_THREADS 256
 
 struct NormRow {
     const void* gradient;
@@ -48,18 +49,47 @@ __device__ __forceinline__ void square_sums(const NormTable& table, u32 count, d
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// `clip = [norm, factor]` from all parts of all gradients, by one block. An infinite `max_norm` never clips. Where the
-// norm is not finite the factor is no number, and the update leaves everything as it is.
+// A block's sum of so many parts of one gradient; there are at most as many as threads.
+__device__ __forceinline__ double parts_sum(const double* partial, u32 parts) {
+    double sum = 0.0;
+    for (u32 part = threadIdx.x; part < parts; part += blockDim.x) sum += partial[part];
+    return block_sum(sum);
+}
+
+// The sum of each row's parts, by a block for each.
+PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)
+    row_sums(TABLE(NormTable), const double* partial, double* sums) {
+    const u32 row = blockIdx.x;
+    const u32 first = row == 0 ? 0 : table.rows[row - 1].end;
+    const double sum = parts_sum(partial + first, table.rows[row].end - first);
+    if (threadIdx.x == 0) sums[row] = sum;
+}
+
+// The same of a single gradient. Where its norm is not finite, `guard = [spoilt, factor]` is no number from here on.
+PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)
+    guarded_sum(const double* partial, u32 parts, double* to, float* guard) {
+    const double sum = parts_sum(partial, parts);
+    if (threadIdx.x != 0) return;
+    *to = sum;
+    const float spoilt = isfinite(float(sqrt(sum))) ? guard[0] : __int_as_float(0x7fffffff);
+    guard[0] = spoilt;
+    guard[1] = 1.0f + spoilt;
+}
+
+// `clip = [norm, factor]` from the sums of all gradients, by one block. An infinite `max_norm` never clips. Where the
+// norm is not finite the factor is no number, and the update leaves everything as it is. `unscale`, where the loss is
+// scaled, is what takes the scale out of norm and gradients.
 PLIMSOLL_EXPORT __launch_bounds__(FACTOR_THREADS)
-    clip_factor(const double* partial, float* clip, u32 parts, float max_norm) {
+    clip_factor(const double* sums, const float* unscale, float* clip, u32 count, float max_norm) {
     double sum = 0.0;
 #pragma unroll 4
-    for (u32 part = threadIdx.x; part < parts; part += blockDim.x) sum += partial[part];
+    for (u32 at = threadIdx.x; at < count; at += blockDim.x) sum += sums[at];
     sum = block_sum(sum);
     if (threadIdx.x != 0) return;
-    const float norm = float(sqrt(sum));
+    const float inverse = unscale == nullptr ? 1.0f : *unscale;
+    const float norm = float(sqrt(sum) * double(inverse));
     clip[0] = norm;
-    clip[1] = isfinite(norm) ? fminf(1.0f, max_norm / (norm + 1e-6f)) : __int_as_float(0x7fffffff);
+    clip[1] = isfinite(norm) ? inverse * fminf(1.0f, max_norm / (norm + 1e-6f)) : __int_as_float(0x7fffffff);
 }
 
 #define NORM_KERNELS(suffix, G)                                                                                        \

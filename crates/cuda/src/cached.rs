@@ -13,31 +13,36 @@ const WARPS: u32 = 4;
 const HEAD_DIM_MAX: usize = 256;
 
 pub(crate) fn cache_write(op: &CacheWrite, call: &Call) -> Result<(), RuntimeError> {
-    let (qkv, cache, places, positions) = (call.input(0), call.output(0), call.input(2), call.input(3));
+    let (from, cache, places, positions) = (call.input(0), call.output(0), call.input(2), call.input(3));
     // Bits are copied, whatever they mean.
-    let bits = match (qkv.dtype, cache.dtype) {
+    let bits = match (from.dtype, cache.dtype) {
         (DType::F32, DType::F32) => 32,
         (DType::BF16, DType::BF16) | (DType::F16, DType::F16) => 16,
         (other, _) => return Err(call.unsupported(other)),
     };
     let args = Args::new()
-        .ptr(qkv.ptr)
+        .ptr(from.ptr)
         .ptr(cache.ptr)
         .ptr(places.ptr)
         .ptr(positions.ptr)
-        .u32(qkv.rows as u32)
-        .u32(op.heads.query_cols() as u32)
+        .u32(from.rows as u32)
+        .u32((op.row_cols() - cache.cols) as u32)
         .u32(cache.cols as u32)
         .u32(op.capacity as u32)
         .u32((cache.rows / op.capacity) as u32);
-    let rows = crate::call::Operand { rows: qkv.rows, ..cache };
+    let rows = crate::call::Operand { rows: from.rows, ..cache };
     call.launch(MODULE, &format!("cache_write_{bits}"), row_grid(call, &rows)?, THREADS, 0, args)
 }
 
 pub(crate) fn cached_attention(op: &CachedAttention, call: &Call) -> Result<(), RuntimeError> {
-    let (qkv, cache, places, positions) = (call.input(0), call.input(1), call.input(2), call.input(3));
+    let (queries, cache, places, positions) = (call.input(0), call.input(1), call.input(2), call.input(3));
     let out = call.output(0);
-    let suffix = call.suffix_of(&[qkv, cache, out])?;
+    let suffix = call.suffix_of(&[queries, cache, out])?;
+    // Where the entries of distance zero begin, and how far those of one head are from the next's.
+    let (bias, distances) = op.bias.map_or((0, 0), |zero| {
+        let table = call.input(4);
+        (table.at(0, zero), table.cols)
+    });
     let heads = op.heads;
     if heads.kv == 0 || !heads.query.is_multiple_of(heads.kv) || heads.head_dim > HEAD_DIM_MAX {
         let reason =
@@ -46,11 +51,14 @@ pub(crate) fn cached_attention(op: &CachedAttention, call: &Call) -> Result<(), 
     }
     let window = op.window.map_or(i32::MAX, |w| i32::try_from(w).unwrap_or(i32::MAX));
     let args = Args::new()
-        .ptr(qkv.ptr)
+        .ptr(queries.ptr)
         .ptr(cache.ptr)
         .ptr(places.ptr)
         .ptr(positions.ptr)
+        .ptr(bias)
         .ptr(out.ptr)
+        .i32(op.row_cols() as i32)
+        .i32(distances as i32)
         .i32(heads.query as i32)
         .i32(heads.kv as i32)
         .i32(heads.head_dim as i32)

@@ -221,6 +221,14 @@ impl Args {
         self.push(value)
     }
 
+    /// Whether there is an argument for each of a kernel's parameters, at least as large: the driver reads through
+    /// pointers to them without asking.
+    pub(crate) fn suffice(&self, parameters: &[usize]) -> bool {
+        let table = (!self.table.is_empty()).then_some(size_of_val(self.table.as_slice()));
+        let sizes: Vec<usize> = table.into_iter().chain(self.words[..self.count].iter().map(size_of_val)).collect();
+        parameters.len() <= sizes.len() && parameters.iter().zip(&sizes).all(|(parameter, size)| parameter <= size)
+    }
+
     /// Pointers to the arguments, as the driver takes them.
     pub(crate) fn pointers(&mut self) -> Vec<*mut std::ffi::c_void> {
         let table = (!self.table.is_empty()).then(|| self.table.as_mut_ptr().cast());
@@ -228,5 +236,24 @@ impl Args {
             .into_iter()
             .chain(self.words[..self.count].iter_mut().map(|word| std::ptr::from_mut(word).cast()))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_must_suffice_for_the_parameters() {
+        let two = Args::new().ptr(16).i32(3);
+        for enough in [&[8, 4][..], &[8, 8], &[8], &[]] {
+            assert!(two.suffice(enough), "{enough:?}");
+        }
+        for lacking in [&[8, 4, 4][..], &[16, 4], &[8, 128]] {
+            assert!(!two.suffice(lacking), "{lacking:?}");
+        }
+        let table = Args::with_table(&[[1, 2, 3]], 4).f32(1.0);
+        assert!(table.suffice(&[96, 4]));
+        assert!(!table.suffice(&[97, 4]));
     }
 }

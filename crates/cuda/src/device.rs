@@ -206,6 +206,8 @@ impl Device {
         self.arena.as_ref().map_or(0, |arena| arena.start) + region.offset as u64
     }
 
+    /// Starts a kernel. A launch whose arguments do not suffice for the kernel's parameters is refused; their addresses are
+    /// of regions that were checked against the arena.
     pub(crate) fn launch(
         &self,
         module: &'static str,
@@ -219,11 +221,22 @@ impl Device {
             return Ok(());
         }
         let function = self.kernels.borrow_mut().function(module, kernel, shared_bytes)?;
+        if function.parameters.as_ref().is_some_and(|parameters| !args.suffice(parameters)) {
+            let call = format!("launch of {module}.{kernel}");
+            return Err(CudaError::Driver { call, reason: "its arguments do not match its parameters".to_owned() });
+        }
         let mut pointers = args.pointers();
-        // SAFETY: the function's module stays loaded; the driver copies the arguments before it returns.
-        // That they match the kernel's parameters is the family file's concern, beside the kernel's name.
+        // SAFETY: the function's module stays loaded; the driver copies the arguments, which are there for each parameter,
+        // before it returns. What a kernel does with its addresses is its family file's concern, beside its name.
         unsafe {
-            result::launch_kernel(function, grid, (block, 1, 1), shared_bytes, self.streams.compute, &mut pointers)
+            result::launch_kernel(
+                function.handle,
+                grid,
+                (block, 1, 1),
+                shared_bytes,
+                self.streams.compute,
+                &mut pointers,
+            )
         }
         .map_err(driver_error(format!("launch of {module}.{kernel} on {grid:?} x {block}")))
     }

@@ -1,4 +1,4 @@
-//! Sums, multiples and dropout.
+//! Sums, multiples, dropout and zeros.
 
 use plimsoll_graph::ops::{Dropout, Scale};
 use plimsoll_runtime::RuntimeError;
@@ -53,4 +53,9 @@ pub(crate) fn dropout(op: &Dropout, call: &Call) -> Result<(), RuntimeError> {
         .u32(keep.threshold)
         .f32(keep.scale);
     call.launch(MODULE, &kernel, row_grid(call, &out)?, THREADS, 0, args)
+}
+
+pub(crate) fn zeros(call: &Call) -> Result<(), RuntimeError> {
+    let out = call.output(0);
+    call.zero(out.ptr, out.bytes())
 }

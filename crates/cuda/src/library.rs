@@ -123,6 +123,11 @@ impl Opened {
     }
 }
 
+/// The driver, for what not every version of it has. [`require`] has found it before.
+pub(crate) fn driver() -> Option<Opened> {
+    open_optional(Library::Driver.names())
+}
+
 /// Opens the first library of these names that there is.
 pub(crate) fn open_optional(names: &[&str]) -> Option<Opened> {
     let in_folder = |folder: PathBuf| names.iter().map(move |name| folder.join(name)).filter(|path| path.is_file());

@@ -96,7 +96,7 @@ fn consume(data: &Dataset, settings: &Settings) -> Result<(), Box<dyn Error>> {
     let capacity = Capacity::one(tokens, tokens / 8);
     let amount = Amount::Sequences(settings.number("sequences", 256)?);
     let mut feed = Feed::start(data, &FeedOptions::new(capacity, MAX_LENGTH, amount, 1))?;
-    println!("planned: {:.1} MiB", (feed.planned_bytes() + data.resident_bytes()) as f64 / (1 << 20) as f64);
+    println!("planned: {:.1} MiB", (feed.planned_bytes() + data.footprint().resident_bytes) as f64 / (1 << 20) as f64);
     let (pause, busy) = (Duration::from_millis(settings.number("ms", 10)?), settings.number("busy", 0)? > 0);
     let seconds = settings.number("seconds", 30)?;
     let began = Instant::now();

@@ -12,7 +12,7 @@
 //! | `feed` | micro-batches ahead of the consumer |
 //!
 //! A [`Dataset`] ties the first five together; a [`Feed`] takes groups from it in the order of training and fills
-//! micro-batches ahead of the consumer. What grows is bounded in bytes and says so ([`Dataset::feed_bytes`]). The crate
+//! micro-batches ahead of the consumer. What grows is bounded in bytes and says so ([`Footprint`]). The crate
 //! prints nothing and never panics on what a user wrote.
 
 mod batch;
@@ -35,7 +35,8 @@ pub use batch::{
 };
 pub use content::Content;
 pub use dataset::{
-    Choice, Dataset, IntoSources, Limits, Options, OverLong, Progress, Sources, StorageMode, Weighted, choose,
+    Choice, Dataset, Footprint, IntoSources, Limits, Options, OverLong, Progress, Sources, StorageMode, Weighted,
+    choose,
 };
 pub use error::{DataError, Place};
 pub use feed::{BatchLease, Feed, FeedOptions, SLOTS, Sequential, Waited};

@@ -17,6 +17,6 @@ mod whole;
 pub use checksum::{Checksum, Summed, sum_file};
 pub use disk::free_bytes;
 pub use folder::{FolderFile, NewFolder, remove_folder};
-pub use lock::Lock;
+pub use lock::{Lock, is_named};
 pub use partial::sweep;
 pub use whole::{link, publish, write};

@@ -54,7 +54,7 @@ impl Lock {
 }
 
 /// Whether a path is a name of this open file or folder.
-pub(crate) fn is_named(path: &Path, file: &File) -> bool {
+pub fn is_named(path: &Path, file: &File) -> bool {
     match (fs::symlink_metadata(path), file.metadata()) {
         (Ok(there), Ok(ours)) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
         _ => false,

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use crate::ops::Zeros;
 use crate::{Class, DType, Extent, Graph, GraphError, Node, Op, OpRule, Phase, Role, Slot, SlotTable, Value, ValueId};
 
 /// The state of the pass, as the rules see it.
@@ -171,8 +172,41 @@ pub fn differentiate(
         grad_slots.push(slot);
         parameters.insert(parameter, graph.slot(slots, slot)?);
     }
-    let needs = reaches(graph, trainable);
     let forward = graph.nodes.len();
+    run(graph, forward, trainable, parameters)?;
+    Ok(grad_slots)
+}
+
+/// As [`differentiate`] with gradients that live no longer than they are needed: each begins as zeros, and is complete in
+/// the value returned for it. The zeros are made at the end of the graph: whoever orders its nodes puts them where they are
+/// read.
+pub fn differentiate_transient(
+    graph: &mut Graph,
+    trainable: &[ValueId],
+    grad_dtype: DType,
+) -> Result<Vec<ValueId>, GraphError> {
+    let forward = graph.nodes.len();
+    graph.set_phase(Phase::Backward);
+    let mut parameters = HashMap::new();
+    for &parameter in trainable {
+        let Value { shape, layer, .. } = *graph.value(parameter);
+        graph.set_layer(layer);
+        let name = format!("grad:{}", graph.value(parameter).name);
+        let zeros = Zeros { shape, dtype: grad_dtype, role: Role::Gradient };
+        parameters.insert(parameter, graph.apply(zeros, &[], &name, Class::NONE)?);
+    }
+    let complete = run(graph, forward, trainable, parameters)?;
+    Ok(trainable.iter().map(|parameter| complete[parameter]).collect())
+}
+
+/// Visits the forward nodes; the newest version of each trainable parameter's gradient.
+fn run(
+    graph: &mut Graph,
+    forward: usize,
+    trainable: &[ValueId],
+    parameters: HashMap<ValueId, ValueId>,
+) -> Result<HashMap<ValueId, ValueId>, GraphError> {
+    let needs = reaches(graph, trainable);
     graph.set_phase(Phase::Backward);
     let mut pass = Backward { graph, needs, grads: HashMap::new(), parameters, current: 0 };
     for index in (0..forward).rev() {
@@ -184,8 +218,9 @@ pub fn differentiate(
             node.op.backward(&node, &mut pass)?;
         }
     }
+    let complete = pass.parameters;
     graph.set_layer(None);
-    Ok(grad_slots)
+    Ok(complete)
 }
 
 /// Marks every value that depends on a trainable parameter.

@@ -15,7 +15,7 @@ mod storage;
 mod stream;
 mod value;
 
-pub use autodiff::{Backward, differentiate};
+pub use autodiff::{Backward, differentiate, differentiate_transient};
 pub use code::Code;
 pub use cost::{
     BackendTraits, CPU_PACKING_BYTES, CPU_PARTIAL_ROWS, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES,

@@ -13,8 +13,10 @@ use plimsoll_graph::{Class, Graph, SlotId, SlotTable, StreamId, ValueId};
 use crate::ModelError;
 use crate::architecture::{AttentionModule, Block, Branch, Keys, MlpModule, Module, Norm, Projection, Residual, Stack};
 use crate::head::{HeadRows, LossOperands, LossTerm, ReferenceOperands};
-use crate::program::{Inputs, SAMPLE_SEQUENCES};
+use crate::program::Inputs;
 use crate::registry::{BlockNames, Registry, adapted, head_slot};
+
+pub(crate) use cached::TextStep;
 
 /// Where the model's own dropout counts from; below it are the parameters, after which adapters' is named.
 const FIRST_SITE: u32 = 1 << 20;
@@ -28,8 +30,8 @@ pub(crate) struct Forward<'a> {
     training: bool,
     /// Whether adapters take part.
     adapted: bool,
-    /// Whether rows see what the cache keeps of their sequences.
-    cached: bool,
+    /// Whether rows see what the cache keeps of their sequences, and which rows they are.
+    text: Option<TextStep>,
     graph: Graph,
     /// The stream whose rows are at hand.
     stream: StreamId,
@@ -60,7 +62,7 @@ impl<'a> Forward<'a> {
             inputs,
             training,
             adapted: true,
-            cached: false,
+            text: None,
             graph: Graph::new(),
             stream: StreamId::MAIN,
             last_only: false,
@@ -114,28 +116,41 @@ impl<'a> Forward<'a> {
     /// What the model was before training: itself without its adapters, whose pass is over before the other begins. Where
     /// there are none, marks say at each sequence's last token what the host found then.
     fn reference(&mut self, marks: Option<ValueId>, chunks: usize) -> Result<ValueId, ModelError> {
-        let boundaries = self.slot(self.inputs.main().boundaries)?;
         if self.registry.recipe.lora.is_none() {
+            let boundaries = self.slot(self.inputs.main().boundaries)?;
             let marks = marks.expect("registered without adapters");
             return Ok(self.graph.apply(LastRows, &[marks, boundaries], "reference", Class::NONE)?);
         }
-        let head = self.registry.head;
         self.adapted = false;
-        let hidden = self.hidden(head.rows())?;
+        let found = self.likelihoods(chunks);
         self.adapted = true;
         self.outputs.clear();
+        found
+    }
+
+    /// What the head takes of a model as it is for a reference.
+    fn likelihoods(&mut self, chunks: usize) -> Result<ValueId, ModelError> {
+        let head = self.registry.head;
+        let hidden = self.hidden(head.rows())?;
+        let boundaries = self.slot(self.inputs.main().boundaries)?;
         let (vocabulary, targets) = (self.vocabulary()?, self.slot(self.inputs.targets)?);
         let softcap = self.registry.model.head.softcap;
         let graph = &mut self.graph;
         Ok(head.reference(ReferenceOperands { graph, hidden, vocabulary, targets, boundaries, softcap, chunks })?)
     }
 
+    /// Forward pass to what the model is a reference for, which the host reads.
+    pub(crate) fn reference_only(mut self, chunks: usize) -> Result<Graph, ModelError> {
+        let found = self.likelihoods(chunks)?;
+        self.graph.results.push(found);
+        Ok(self.graph)
+    }
+
     /// Forward pass to the logits of each sequence's last token, which the host reads. No others are ever whole.
     pub(crate) fn last_logits(mut self) -> Result<Graph, ModelError> {
         let hidden = self.hidden(HeadRows::Tokens)?;
         let (vocabulary, boundaries) = (self.vocabulary()?, self.slot(self.inputs.main().boundaries)?);
-        let sequences = self.inputs.cache.as_ref().map(|cache| cache.count);
-        let sequences = sequences.unwrap_or(self.registry.batch.main().sequences.min(SAMPLE_SEQUENCES));
+        let sequences = self.inputs.cache.as_ref().expect("a program that generates has a cache").count;
         let op = LastLogits { softcap: self.registry.model.head.softcap, sequences };
         let logits = self.graph.apply(op, &[hidden, vocabulary, boundaries], "logits", Class::NONE)?;
         self.graph.results.push(logits);
@@ -161,12 +176,17 @@ impl<'a> Forward<'a> {
         let model = self.registry.model;
         let mut first_layer = 0;
         for (index, stack) in model.stacks.iter().enumerate() {
+            let layers = stack.blocks.len() as u32;
+            if self.is_kept(stack.stream) {
+                first_layer += layers;
+                continue;
+            }
             self.position_bias = self.position_bias(index, stack)?;
             let is_last = std::ptr::eq(stack, &model.stacks[model.stacks.len() - 1]);
             let last_tokens = is_last && rows == HeadRows::LastTokens;
             let output = self.stack(stack, first_layer, last_tokens)?;
             self.outputs.insert(stack.stream, output);
-            first_layer += stack.blocks.len() as u32;
+            first_layer += layers;
         }
         let hidden = self.outputs[&StreamId::MAIN];
         match model.head.scale {
@@ -368,7 +388,7 @@ impl<'a> Forward<'a> {
         module: &'a AttentionModule,
         names: &BlockNames,
     ) -> Result<ValueId, ModelError> {
-        if self.cached {
+        if self.is_cached() {
             return self.cached_attention(x, module, names);
         }
         let label = |class: &str| format!("{}.{class}", names.own);
@@ -382,12 +402,7 @@ impl<'a> Forward<'a> {
             }
             Keys::Stream { stream, projection } => {
                 operands.push(self.project(x, names, &module.input, Class("cross_q"))?);
-                // Adapters that read the other stream drop elements by its row ids.
-                self.stream = *stream;
-                let source = self.outputs[stream];
-                let kv = self.project(source, names, projection, Class("cross_kv"));
-                self.stream = queries;
-                operands.push(kv?);
+                operands.push(self.source_keys(*stream, projection, names)?);
                 (QkvLayout::FusedKeyValue, *stream)
             }
         };

@@ -15,6 +15,7 @@ mod presets;
 mod program;
 mod registry;
 mod rotary;
+mod update;
 
 pub use adapter::{Lora, Targets};
 pub use architecture::{
@@ -25,9 +26,9 @@ pub use error::ModelError;
 pub use family::{FAMILIES, Family};
 pub use groups::{GroupDescription, Members, ParameterGroup, parameter_groups};
 pub use head::{Head, HeadRows, HeadWeight, LossOperands, LossTerm, ReferenceOperands};
-pub use inference::{CacheInputs, Purpose, build_inference};
+pub use inference::{CacheInputs, Purpose, SourceInputs, build_inference};
 pub use parameters::{HfTensor, Init, Parameter, ParameterKind};
 pub use position::position_buckets;
 pub use presets::{preset, preset_names};
-pub use program::{Built, Inputs, Recipe, StreamInputs, Trained, build};
+pub use program::{Built, Inputs, Recipe, StreamInputs, Trained, build, build_updating_in_backward};
 pub use rotary::{RopeScaling, Rotary, rotary_table};

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::ops::{GlobalNorm, HYPER_LEN};
+use plimsoll_graph::ops::HYPER_LEN;
 use plimsoll_graph::{
-    BatchShape, Cadence, Class, DType, Extent, Graph, GraphError, Matrix, Phase, Program, Role, ScheduleGraph,
-    ScheduleId, Shape, Slot, SlotId, SlotTable, StreamId, UpdateOperands, differentiate, fuse_backward, fuse_forward,
+    BatchShape, Cadence, DType, Extent, Graph, GraphError, Program, Role, ScheduleGraph, ScheduleId, Shape, Slot,
+    SlotId, SlotTable, StreamId, differentiate, differentiate_transient, fuse_backward, fuse_forward,
 };
 
 use crate::forward::Forward;
-use crate::inference::generating;
+use crate::inference::{generating, places_beside};
 use crate::registry::Registry;
+use crate::update::{training_slots, update, update_in_backward};
 use crate::{Architecture, CacheInputs, Head, Lora, ModelError, Parameter, ParameterGroup};
 
 /// What is trained, and how numbers are stored.
@@ -27,12 +28,19 @@ pub struct Recipe {
     pub compute: DType,
     /// Keep a float32 copy of trained sixteen-bit weights.
     pub master: bool,
+    /// Gradients are those of a loss that the host multiplies by a number; the update takes it out again.
+    pub scaled_loss: bool,
 }
 
 impl Recipe {
     /// Gradients are summed over micro-batches in the precision the optimizer works in.
     fn grad_dtype(&self) -> DType {
         if self.master { DType::F32 } else { self.compute }
+    }
+
+    /// Whether a parameter can be updated before all other gradients are there.
+    pub fn updates_one_by_one(&self) -> bool {
+        self.clip.is_none() && !self.scaled_loss
     }
 
     pub(crate) fn group_of(&self, hf_name: &str, shape: &Shape) -> usize {
@@ -83,6 +91,8 @@ pub struct Inputs {
     pub hyper: Vec<SlotId>,
     /// Global gradient norm and clip factor of the last update.
     pub clip: SlotId,
+    /// The inverse of what the loss is multiplied by; only there if it is.
+    pub unscale: Option<SlotId>,
 }
 
 impl Inputs {
@@ -145,6 +155,10 @@ impl Inputs {
             0 => None,
             count => Some(add("stats", &[count], DType::F64, Role::Loss, Extent::Fixed)?),
         };
+        let unscale = match recipe.scaled_loss {
+            true => Some(add("unscale", &[1], DType::F32, Role::Input, Extent::Fixed)?),
+            false => None,
+        };
         let hyper = (0..recipe.groups.len())
             .map(|group| add(&format!("hyper.{group}"), &[HYPER_LEN], DType::F32, Role::Input, Extent::Fixed));
         Ok(Self {
@@ -159,6 +173,7 @@ impl Inputs {
             rotary,
             cache: None,
             position_buckets,
+            unscale,
             clip: add("clip", &[2], DType::F32, Role::OptimizerState, Extent::Fixed)?,
         })
     }
@@ -184,6 +199,13 @@ pub struct Built {
     pub trained: Vec<Trained>,
 }
 
+impl Built {
+    /// Whether micro-steps apply their gradients themselves, so that there is no update to run behind them.
+    pub fn updates_in_backward(&self) -> bool {
+        self.trained.iter().all(|trained| trained.grad.is_none())
+    }
+}
+
 impl AsRef<Program> for Built {
     fn as_ref(&self) -> &Program {
         &self.program
@@ -194,18 +216,52 @@ impl AsRef<Program> for Built {
 #[derive(Debug, Clone)]
 pub struct Trained {
     pub parameter: String,
-    pub grad: SlotId,
+    /// None where it does not outlive the micro-step.
+    pub grad: Option<SlotId>,
     /// In the order of its optimizer's states.
     pub states: Vec<SlotId>,
     pub master: Option<SlotId>,
 }
 
-/// Sequences sampled side by side during training at most. Fewer where a micro-batch holds fewer: their cache then takes
-/// about what a micro-batch keeps for its backward pass, whose memory it uses.
+/// Sequences sampled side by side during training at most.
 pub(crate) const SAMPLE_SEQUENCES: usize = 16;
+
+/// When gradients become weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applied {
+    /// Behind all micro-steps of an update.
+    Behind,
+    /// In the backward pass, each as soon as it is complete.
+    InBackward,
+}
 
 /// Builds the program for micro-batches of the given shape.
 pub fn build(
+    model: &Architecture,
+    head: &dyn Head,
+    recipe: &Recipe,
+    batch: BatchShape,
+    loss_chunks: usize,
+) -> Result<Built, ModelError> {
+    build_applying(Applied::Behind, model, head, recipe, batch, loss_chunks)
+}
+
+/// As [`build`], for updates of a single micro-batch: its backward pass updates each parameter as soon as the gradient is
+/// complete and the parameter has been read for the last time. The same bits with fewer gradients in memory. Only for
+/// recipes that neither clip nor scale the loss: both need all gradients before the first update.
+pub fn build_updating_in_backward(
+    model: &Architecture,
+    head: &dyn Head,
+    recipe: &Recipe,
+    batch: BatchShape,
+    loss_chunks: usize,
+) -> Result<Built, ModelError> {
+    assert!(recipe.updates_one_by_one(), "the recipe's updates need all gradients");
+    build_applying(Applied::InBackward, model, head, recipe, batch, loss_chunks)
+}
+
+fn build_applying(
+    applied: Applied,
     model: &Architecture,
     head: &dyn Head,
     recipe: &Recipe,
@@ -219,9 +275,8 @@ pub fn build(
     let mut slots = SlotTable::default();
     let mut inputs = Inputs::register(&mut slots, model, head, recipe, batch)?;
     if head.uses_vocabulary() && model.generates() {
-        let main = batch.main();
-        let count = (main.tokens / main.max_length).clamp(1, SAMPLE_SEQUENCES);
-        inputs.cache = Some(CacheInputs::register(&mut slots, model, recipe.compute, batch, count)?);
+        let places = places_beside(batch);
+        inputs.cache = Some(CacheInputs::register(&mut slots, model, recipe.compute, batch, places)?);
     }
     let registry = Registry::new(model, head, recipe, batch, &mut slots)?;
     let forward = |slots: &SlotTable, training| -> Result<Graph, ModelError> {
@@ -232,12 +287,6 @@ pub fn build(
     let evaluate = forward(&slots, false)?;
     let text = match inputs.cache {
         Some(_) => generating(&registry, &slots, &inputs)?,
-        // Sampling has another shape every time and is never recorded.
-        None if head.uses_vocabulary() => {
-            let graph = Forward::new(&registry, &slots, &inputs, false).last_logits()?;
-            let sample = ScheduleGraph { graph, cadence: Cadence::Aside, recorded: false };
-            BTreeMap::from([(ScheduleId::SAMPLE, sample)])
-        }
         None => BTreeMap::new(),
     };
     let mut micro_step = forward(&slots, true)?;
@@ -247,77 +296,32 @@ pub fn build(
         return Err(ModelError::Method("nothing is left to train: the freeze patterns cover every parameter".into()));
     }
     let values: Vec<_> = trained.iter().map(|p| micro_step.slot(&slots, p.slot)).collect::<Result<_, _>>()?;
-    let grads = differentiate(&mut micro_step, &mut slots, &values, recipe.grad_dtype())?;
-    fuse_backward(&mut micro_step);
-    let states = trained.iter().zip(grads).map(|(parameter, grad)| training_slots(&mut slots, recipe, parameter, grad));
-    let states = states.collect::<Result<Vec<Trained>, GraphError>>()?;
-    let update = update(&slots, recipe, &inputs, &trained, &states)?;
-
     let schedule = |graph, cadence, recorded| ScheduleGraph { graph, cadence, recorded };
-    let mut schedules = BTreeMap::from([
-        (ScheduleId::MICRO_STEP, schedule(micro_step, Cadence::MicroBatch, true)),
-        (ScheduleId::UPDATE, schedule(update, Cadence::Update, true)),
-        (ScheduleId::EVALUATE, schedule(evaluate, Cadence::Aside, true)),
-    ]);
+    let mut schedules = BTreeMap::from([(ScheduleId::EVALUATE, schedule(evaluate, Cadence::Aside, true))]);
+    let states = match applied {
+        Applied::Behind => {
+            let grads = differentiate(&mut micro_step, &mut slots, &values, recipe.grad_dtype())?;
+            fuse_backward(&mut micro_step);
+            let grads = grads.into_iter().map(Some);
+            let states = training_slots(&mut slots, recipe, &trained, grads)?;
+            let update = update(&slots, recipe, &inputs, &trained, &states)?;
+            schedules.insert(ScheduleId::UPDATE, schedule(update, Cadence::Update, true));
+            states
+        }
+        Applied::InBackward => {
+            let grads = differentiate_transient(&mut micro_step, &values, recipe.grad_dtype())?;
+            fuse_backward(&mut micro_step);
+            let states = training_slots(&mut slots, recipe, &trained, std::iter::repeat(None))?;
+            update_in_backward(&mut micro_step, &slots, recipe, &inputs, &trained, &states, &grads)?;
+            states
+        }
+    };
+    schedules.insert(ScheduleId::MICRO_STEP, schedule(micro_step, Cadence::MicroBatch, true));
+    if let (true, None) = (head.has_reference(), &recipe.lora) {
+        let graph = Forward::new(&registry, &slots, &inputs, false).reference_only(loss_chunks)?;
+        schedules.insert(ScheduleId::REFERENCE, schedule(graph, Cadence::Aside, false));
+    }
     schedules.extend(text);
     let program = Program { batch, slots, schedules };
     Ok(Built { program, parameters: registry.into_parameters(), inputs, trained: states })
-}
-
-/// Memory for what a parameter's optimizer keeps.
-fn training_slots(
-    slots: &mut SlotTable,
-    recipe: &Recipe,
-    parameter: &Parameter,
-    grad: SlotId,
-) -> Result<Trained, GraphError> {
-    let layer = slots.get(parameter.slot).layer;
-    let mut add = |kind: &str, shape, storage| {
-        let (name, role) = (format!("{kind}:{}", parameter.name), Role::OptimizerState);
-        slots.add(Slot { name, shape, storage, role, extent: Extent::Fixed, layer })
-    };
-    let states = recipe.groups[parameter.group].optimizer.states(parameter.shape, &matrices(parameter));
-    let states = states.into_iter().map(|state| add(state.name, state.shape, state.storage));
-    let states = states.collect::<Result<_, _>>()?;
-    let master = match recipe.master {
-        true => Some(add("master", parameter.shape, DType::F32.into())?),
-        false => None,
-    };
-    Ok(Trained { parameter: parameter.name.clone(), grad, states, master })
-}
-
-fn matrices(parameter: &Parameter) -> Vec<Matrix> {
-    parameter.tensors.iter().map(|t| Matrix { first_row: t.first_row, shape: t.shape }).collect()
-}
-
-/// The update: the norm over all gradients, then one optimizer step per parameter.
-fn update(
-    slots: &SlotTable,
-    recipe: &Recipe,
-    inputs: &Inputs,
-    trained: &[&Parameter],
-    states: &[Trained],
-) -> Result<Graph, ModelError> {
-    let mut graph = Graph::new();
-    graph.set_phase(Phase::Update);
-    let mut operands = vec![graph.slot(slots, inputs.clip)?];
-    for state in states {
-        operands.push(graph.slot(slots, state.grad)?);
-    }
-    let clip = graph.apply(GlobalNorm { max_norm: recipe.clip }, &operands, "clip", Class::NONE)?;
-    for (parameter, trained) in trained.iter().zip(states) {
-        graph.set_layer(slots.get(parameter.slot).layer);
-        let matrices = matrices(parameter);
-        let operands = UpdateOperands {
-            parameter: graph.slot(slots, parameter.slot)?,
-            gradient: graph.slot(slots, trained.grad)?,
-            states: trained.states.iter().map(|&s| graph.slot(slots, s)).collect::<Result<_, _>>()?,
-            hyper: graph.slot(slots, inputs.hyper[parameter.group])?,
-            clip,
-            master: trained.master.map(|m| graph.slot(slots, m)).transpose()?,
-            matrices: &matrices,
-        };
-        recipe.groups[parameter.group].optimizer.update(&mut graph, &operands)?;
-    }
-    Ok(graph)
 }

@@ -74,6 +74,7 @@ where
             recompute: BTreeMap::new(),
             offload: BTreeMap::new(),
             loss_chunks: 1,
+            update_in_backward: false,
             layout: LayoutReport {
                 arena_bytes: plan.arena_bytes as u64,
                 lower_bound_bytes: plan.lower_bound_bytes as u64,
@@ -83,7 +84,8 @@ where
             alternatives: Vec::new(),
             next_gib: Vec::new(),
         };
-        return Ok(Chosen { built, plan, batch, loss_chunks: 1, drops: Drops::default(), report });
+        let drops = Drops::default();
+        return Ok(Chosen { built, plan, batch, loss_chunks: 1, update_in_backward: false, drops, report });
     }
     let needed = smallest.ok_or_else(|| PlanError::Batch("there is no micro-batch to plan for".to_owned()))?;
     Err(does_not_fit(device, budgets, needed, Vec::new()).into())

@@ -32,5 +32,5 @@ pub use rates::{AttentionRate, CardRates, ProductGrid, Sustained};
 pub use recompute::Drops;
 pub use report::{Alternative, Categories, DeviceReport, HostReport, Modes, Predicted, Report, SpeedAt};
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
-pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, plan, speed_curve};
+pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, Variant, plan, speed_curve};
 pub use time::{Estimate, estimate, step_cost, work_seconds};

@@ -162,6 +162,8 @@ pub struct Report {
     pub recompute: BTreeMap<String, usize>,
     pub offload: BTreeMap<String, usize>,
     pub loss_chunks: usize,
+    /// Whether each parameter is updated in the backward pass, as soon as its gradient is complete.
+    pub update_in_backward: bool,
     pub layout: LayoutReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modes: Option<Modes>,

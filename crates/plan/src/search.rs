@@ -5,6 +5,10 @@
 //! and time rises, so for each micro-batch the first position that fits is the fastest one, and is
 //! found by bisection over lower bounds. Only the winner is laid out and verified.
 //!
+//! Where an update is one micro-batch, its backward pass may update each parameter itself. That frees gradients for less
+//! than recompute costs, but an update can then no longer be left out as a whole: it is tried where not everything fits
+//! without.
+//!
 //! Micro-batch and loss chunks are the two decisions that show in the bits of a result: they decide in which order sums
 //! are made. Chunks other than the fastest for a micro-batch are taken only where they gain clearly.
 
@@ -59,11 +63,20 @@ pub struct Pins {
     pub micro_batch_tokens: Option<usize>,
     pub loss_chunks: Option<usize>,
     pub recompute: Option<BTreeMap<String, usize>>,
+    pub update_in_backward: Option<bool>,
 }
 
-/// Makes the program for a micro-batch and a number of loss chunks, with whatever else the caller wants to have of the one
-/// that is chosen.
-pub type Build<'a, B, E> = dyn Fn(BatchShape, usize) -> Result<B, E> + 'a;
+/// The decisions that a program is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Variant {
+    pub batch: BatchShape,
+    pub loss_chunks: usize,
+    /// Whether the backward pass updates each parameter as soon as its gradient is complete.
+    pub update_in_backward: bool,
+}
+
+/// Makes the program of a variant, with whatever else the caller wants to have of the one that is chosen.
+pub type Build<'a, B, E> = dyn Fn(Variant) -> Result<B, E> + 'a;
 
 /// Where an update is given in tokens, a micro-batch has places for sequences of this part of the greatest length; shorter
 /// ones leave some of its token slots empty. A place costs little memory, but an operator looks at every one.
@@ -81,6 +94,8 @@ pub struct Request<'a, B, E> {
     pub max_length: Streams<usize>,
     /// Whether the loss has logits that can be divided into chunks.
     pub chunked_loss: bool,
+    /// Whether parameters may be updated before all gradients are there; if not, what stands against it.
+    pub update_in_backward: Result<(), String>,
     pub device: &'a DeviceProfile,
     pub budgets: Budgets,
     pub fixed: Fixed,
@@ -95,6 +110,7 @@ pub struct Chosen<B> {
     pub plan: Plan,
     pub batch: BatchShape,
     pub loss_chunks: usize,
+    pub update_in_backward: bool,
     pub drops: Drops,
     pub report: Report,
 }
@@ -114,8 +130,7 @@ const LAYOUT_STEPS: usize = 8;
 /// One point of the search.
 #[derive(Debug, Clone)]
 struct Candidate {
-    batch: BatchShape,
-    loss_chunks: usize,
+    variant: Variant,
     /// Position of the recompute dial.
     level: usize,
     arena_bytes: u64,
@@ -131,10 +146,10 @@ where
     E: From<PlanError>,
 {
     let search = Search::new(request)?;
-    let Chosen { built, plan, batch, loss_chunks, drops, report } = search.choose()?;
+    let Chosen { built, plan, batch, loss_chunks, update_in_backward, drops, report } = search.choose()?;
     drop(search);
     let built = Rc::into_inner(built).expect("nothing but the search shared it");
-    Ok(Chosen { built, plan, batch, loss_chunks, drops, report })
+    Ok(Chosen { built, plan, batch, loss_chunks, update_in_backward, drops, report })
 }
 
 struct Search<'a, B, E> {
@@ -143,7 +158,7 @@ struct Search<'a, B, E> {
     arena_budget: u64,
     /// Positions of the dial, fastest first; pinned recompute leaves only one.
     dial: Vec<Drops>,
-    built: RefCell<HashMap<(BatchShape, usize), Rc<B>>>,
+    built: RefCell<HashMap<Variant, Rc<B>>>,
 }
 
 impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
@@ -166,6 +181,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         };
         let mut search = Self { request, arena_budget, dial: vec![Drops::default()], built: RefCell::default() };
         search.check_loss_chunks()?;
+        search.check_update_in_backward()?;
         search.dial = search.make_dial()?;
         Ok(search)
     }
@@ -203,6 +219,32 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
                 ),
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// Only updates of one micro-batch can be done in its backward pass, and only if nothing has to see all gradients first.
+    fn check_update_in_backward(&self) -> Result<(), PlanError> {
+        if self.request.pins.update_in_backward != Some(true) {
+            return Ok(());
+        }
+        let whole = self.batches()?.iter().any(|batch| self.accumulation(*batch) == 1);
+        let against = match &self.request.update_in_backward {
+            Err(reason) => reason.clone(),
+            Ok(()) if !whole => "an update of several micro-batches sums their gradients up first".to_owned(),
+            Ok(()) => return Ok(()),
+        };
+        let key = "plan.update_in_backward".to_owned();
+        Err(PlanError::Pin { reason: format!("`{key}` is true, but {against}"), key })
+    }
+
+    /// When gradients become weights: the ways to consider for a micro-batch, the one that can leave updates out first.
+    fn ways(&self, batch: BatchShape) -> &'static [bool] {
+        let possible = self.request.update_in_backward.is_ok() && self.accumulation(batch) == 1;
+        match (self.request.pins.update_in_backward, possible) {
+            (Some(true), true) => &[true],
+            (Some(true), false) => &[],
+            (None, true) => &[false, true],
+            (Some(false), _) | (None, false) => &[false],
         }
     }
 
@@ -272,21 +314,25 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         (sequences / group).div_ceil((main.tokens / (group * main.max_length)).max(1))
     }
 
-    fn built(&self, batch: BatchShape, loss_chunks: usize) -> Result<Rc<B>, E> {
-        let key = (batch, loss_chunks);
-        if let Some(built) = self.built.borrow().get(&key) {
+    fn built(&self, variant: Variant) -> Result<Rc<B>, E> {
+        if let Some(built) = self.built.borrow().get(&variant) {
             return Ok(built.clone());
         }
-        let built = Rc::new((self.request.build)(batch, loss_chunks)?);
-        self.built.borrow_mut().insert(key, built.clone());
+        let built = Rc::new((self.request.build)(variant)?);
+        self.built.borrow_mut().insert(variant, built.clone());
         Ok(built)
+    }
+
+    /// The smallest micro-batch in the most chunks, updated as most others are: what the dial is made for.
+    fn smallest(&self) -> Result<Variant, PlanError> {
+        let batch = *self.batches()?.last().expect("there is always a micro-batch of one group");
+        let loss_chunks = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
+        Ok(Variant { batch, loss_chunks, update_in_backward: false })
     }
 
     /// Orders classes by bytes freed per second spent, each given those before it.
     fn make_dial(&self) -> Result<Vec<Drops>, E> {
-        let batch = *self.batches()?.last().expect("there is always a micro-batch of one group");
-        let chunks = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
-        let built = self.built(batch, chunks)?;
+        let built = self.built(self.smallest()?)?;
         let graph = trained_graph((*built).as_ref());
         let classes = droppable(graph);
         if let Some(pinned) = &self.request.pins.recompute {
@@ -322,8 +368,8 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         (found.lower_bound(graph.nodes.len()), estimate(&graph, self.request.device).seconds)
     }
 
-    fn evaluate(&self, batch: BatchShape, loss_chunks: usize, level: usize) -> Result<Candidate, E> {
-        let built = self.built(batch, loss_chunks)?;
+    fn evaluate(&self, variant: Variant, level: usize) -> Result<Candidate, E> {
+        let built = self.built(variant)?;
         let program = (*built).as_ref();
         let device = self.request.device;
         let schedules: Vec<(&ScheduleGraph, Cow<Graph>)> =
@@ -332,7 +378,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         let arena_bytes = lower_bound(&program.slots, graphs, &device.traits) as u64;
         let step = schedules.iter().fold(Estimate::default(), |sum, (schedule, graph)| {
             let times = match schedule.cadence {
-                Cadence::MicroBatch => self.accumulation(batch) as f64,
+                Cadence::MicroBatch => self.accumulation(variant.batch) as f64,
                 Cadence::Update => 1.0,
                 Cadence::Aside => return sum,
             };
@@ -340,7 +386,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         });
         let recorded = schedules.iter().filter(|(schedule, _)| schedule.recorded);
         let recorded_bytes = recorded_bytes(recorded.map(|(_, graph)| &**graph), device);
-        Ok(Candidate { batch, loss_chunks, level, arena_bytes, recorded_bytes, step })
+        Ok(Candidate { variant, level, arena_bytes, recorded_bytes, step })
     }
 
     /// Of what recorded schedules would take, that which they do.
@@ -353,18 +399,18 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
     }
 
     /// The first position of the dial that fits, if the last one does.
-    fn first_fit(&self, batch: BatchShape, loss_chunks: usize) -> Result<Option<Candidate>, E> {
-        let keep_all = self.evaluate(batch, loss_chunks, 0)?;
+    fn first_fit(&self, variant: Variant) -> Result<Option<Candidate>, E> {
+        let keep_all = self.evaluate(variant, 0)?;
         if self.fits(&keep_all) {
             return Ok(Some(keep_all));
         }
-        let mut fitting = self.evaluate(batch, loss_chunks, self.dial.len() - 1)?;
+        let mut fitting = self.evaluate(variant, self.dial.len() - 1)?;
         if !self.fits(&fitting) {
             return Ok(None);
         }
         let (mut too_big, mut fits) = (0, self.dial.len() - 1);
         while fits - too_big > 1 {
-            let middle = self.evaluate(batch, loss_chunks, (too_big + fits) / 2)?;
+            let middle = self.evaluate(variant, (too_big + fits) / 2)?;
             if self.fits(&middle) {
                 fits = middle.level;
                 fitting = middle;
@@ -379,15 +425,11 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
     fn fastest_that_fit(&self) -> Result<Vec<Candidate>, E> {
         let mut found: Vec<Candidate> = Vec::new();
         for batch in self.batches()? {
-            let mut larger_chunks: Option<f64> = None;
-            for chunks in self.loss_chunks(batch) {
-                let Some(candidate) = self.first_fit(batch, chunks)? else { continue };
-                let (keeps_all, seconds) = (candidate.level == 0, candidate.step.seconds);
-                if larger_chunks.is_none_or(|larger| seconds * (1.0 + CHUNKS_GAIN) < larger) {
-                    larger_chunks = Some(seconds);
-                    found.push(candidate);
-                }
-                // Smaller chunks or micro-batches than one that keeps everything can only be slower.
+            for &update_in_backward in self.ways(batch) {
+                let fitting = self.fastest_chunks(batch, update_in_backward)?;
+                let keeps_all = fitting.iter().any(|candidate| candidate.level == 0);
+                found.extend(fitting);
+                // Nothing is gained where everything fits already.
                 if keeps_all {
                     break;
                 }
@@ -406,6 +448,25 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         Ok(found)
     }
 
+    /// Of one micro-batch: candidates that fit, those with more loss chunks only where they are clearly faster.
+    fn fastest_chunks(&self, batch: BatchShape, update_in_backward: bool) -> Result<Vec<Candidate>, E> {
+        let (mut found, mut larger_chunks) = (Vec::new(), None::<f64>);
+        for loss_chunks in self.loss_chunks(batch) {
+            let variant = Variant { batch, loss_chunks, update_in_backward };
+            let Some(candidate) = self.first_fit(variant)? else { continue };
+            let (keeps_all, seconds) = (candidate.level == 0, candidate.step.seconds);
+            if larger_chunks.is_none_or(|larger| seconds * (1.0 + CHUNKS_GAIN) < larger) {
+                larger_chunks = Some(seconds);
+                found.push(candidate);
+            }
+            // Smaller chunks or micro-batches than one that keeps everything can only be slower.
+            if keeps_all {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     /// Is the micro-batch so small that half of it would clearly be slower?
     fn smaller_is_slower(&self, batch: BatchShape) -> bool {
         (batch.tokens() as f64) < 64.0 * self.request.device.half_rate_tokens
@@ -413,7 +474,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
 
     /// A candidate with its addresses.
     fn assembled(&self, candidate: &Candidate) -> Result<Plan, E> {
-        let built = self.built(candidate.batch, candidate.loss_chunks)?;
+        let built = self.built(candidate.variant)?;
         let mut program = (*built).as_ref().clone();
         for schedule in program.schedules.values_mut() {
             schedule.graph = with_drops(schedule, &self.dial[candidate.level]).into_owned();
@@ -432,14 +493,14 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         // Fragmentation may cost a little more than the bound; a few steps of the dial make up for it.
         let last = (candidate.level + LAYOUT_STEPS).min(self.dial.len() - 1);
         for level in candidate.level..=last {
-            let candidate = self.evaluate(candidate.batch, candidate.loss_chunks, level)?;
+            let candidate = self.evaluate(candidate.variant, level)?;
             let plan = self.assembled(&candidate)?;
             if plan.arena_bytes as u64 + self.recorded(&candidate) <= self.arena_budget {
                 verify(&plan).map_err(PlanError::from)?;
                 let report = self.report(&plan, &candidate)?;
-                let Candidate { batch, loss_chunks, .. } = candidate;
-                let (built, drops) = (self.built(batch, loss_chunks)?, self.dial[level].clone());
-                return Ok(Some(Chosen { built, plan, batch, loss_chunks, drops, report }));
+                let Variant { batch, loss_chunks, update_in_backward } = candidate.variant;
+                let (built, drops) = (self.built(candidate.variant)?, self.dial[level].clone());
+                return Ok(Some(Chosen { built, plan, batch, loss_chunks, update_in_backward, drops, report }));
             }
         }
         Ok(None)

@@ -3,8 +3,8 @@
 mod decoders;
 
 use decoders::Vocabulary;
-use plimsoll_graph::{BackendTraits, BatchShape, Program, Role, ScheduleId, StreamShape};
-use plimsoll_models::{Purpose, Recipe, build, build_inference, preset};
+use plimsoll_graph::{BackendTraits, BatchShape, Program, Role, ScheduleId, StreamShape, Streams};
+use plimsoll_models::{Architecture, Purpose, Recipe, build, build_inference, preset};
 use plimsoll_plan::verify::verify;
 use plimsoll_plan::{Plan, Region, Schedule, assemble};
 
@@ -64,4 +64,35 @@ fn generating_keeps_off_the_caches() {
     step.outputs[0].region = into;
     let violation = verify(&plan).expect_err("the cache is overwritten");
     assert_eq!(violation.schedule, ScheduleId::DECODE.0);
+}
+
+/// Of a decoder behind an encoder, each layer keeps two: what it wrote itself, and what it was given to read.
+#[test]
+fn sources_have_caches_of_their_own() {
+    let config = serde_json::json!({
+        "model_type": "t5", "d_model": 256, "d_kv": 32, "num_heads": 8, "d_ff": 512, "num_layers": 3,
+        "num_decoder_layers": 4, "vocab_size": 2000, "decoder_start_token_id": 0,
+    });
+    let model = Architecture::from_value(config).expect("valid");
+    let stream = |max_length| StreamShape { tokens: 8 * max_length, sequences: 16, max_length };
+    let batch = BatchShape { streams: Streams::new(&[stream(64), stream(128)]) };
+    let built = build(&model, &Vocabulary, &decoders::full(), batch, 1).expect("a valid program");
+    let plan = assembled(&built.program);
+    let caches = caches(&plan);
+    let bytes: usize = caches.iter().map(|region| region.bytes).sum();
+    let row_bytes = 2 * 256 * decoders::full().compute.bytes();
+    assert_eq!((caches.len(), bytes), (8, 4 * 8 * (64 + 128) * row_bytes));
+    for (&id, schedule) in &plan.schedules {
+        match id {
+            ScheduleId::MICRO_STEP => assert!(works_in(schedule, &caches)),
+            ScheduleId::PREFILL | ScheduleId::DECODE => assert!(!works_in(schedule, &caches), "{id:?}"),
+            _ => {}
+        }
+    }
+    // What an encoder read is only read from then on.
+    let written = |id| {
+        let outputs = plan.schedule(id).steps.iter().flat_map(|step| &step.outputs);
+        outputs.filter(|buffer| buffer.slot.is_some_and(|slot| plan.slots.get(slot).role == Role::Cache)).count()
+    };
+    assert_eq!([ScheduleId::PREFILL, ScheduleId::DECODE].map(written), [8, 4]);
 }

@@ -5,7 +5,9 @@ mod decoders;
 use decoders::{Score, Vocabulary};
 use plimsoll_graph::{DType, Streams};
 use plimsoll_models::{Architecture, Built, Head, Lora, Recipe, Targets, build, preset};
-use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, known_device, plan};
+use plimsoll_plan::{
+    Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, Variant, known_device, plan,
+};
 
 const GIB: u64 = 1 << 30;
 
@@ -31,7 +33,7 @@ fn plan_head(
     goal: Goal,
 ) -> Result<Chosen<Built>, PlanError> {
     let recipe = lora();
-    let build = |batch, chunks| Ok(build(config, head, &recipe, batch, chunks).expect("a valid program"));
+    let build = |v: Variant| Ok(build(config, head, &recipe, v.batch, v.loss_chunks).expect("a valid program"));
     plan(&Request {
         build: &build,
         sequences: 8,
@@ -39,6 +41,7 @@ fn plan_head(
         group: decoders::group(head),
         max_length: Streams::one(512),
         chunked_loss: head.uses_vocabulary(),
+        update_in_backward: Err("gradients are clipped".to_owned()),
         device,
         budgets: Budgets { gpu_bytes, host_bytes: 16 * GIB },
         fixed: Fixed { gpu_context_bytes: device.context_bytes, host_process_bytes: 512 << 20, host_data_bytes: 0 },

@@ -6,7 +6,8 @@ use decoders::Vocabulary;
 use plimsoll_graph::Streams;
 use plimsoll_models::{Built, build};
 use plimsoll_plan::{
-    Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Request, Timeline, known_device, plan,
+    Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Request, Timeline, Variant, known_device,
+    plan,
 };
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ const GIB: u64 = 1 << 30;
 fn planned(goal: Goal, device: &DeviceProfile) -> Chosen<Built> {
     let config = decoders::config("llama", 16);
     let recipe = decoders::lora();
-    let build = |batch, chunks| -> Result<Built, PlanError> {
-        Ok(build(&config, &Vocabulary, &recipe, batch, chunks).expect("a valid program"))
+    let build = |v: Variant| -> Result<Built, PlanError> {
+        Ok(build(&config, &Vocabulary, &recipe, v.batch, v.loss_chunks).expect("a valid program"))
     };
     let request = Request {
         build: &build,
@@ -25,6 +26,7 @@ fn planned(goal: Goal, device: &DeviceProfile) -> Chosen<Built> {
         group: 1,
         max_length: Streams::one(64),
         chunked_loss: true,
+        update_in_backward: Err("gradients are clipped".to_owned()),
         device,
         budgets: Budgets { gpu_bytes: 8 * GIB, host_bytes: 8 * GIB },
         fixed: Fixed { gpu_context_bytes: 0, host_process_bytes: 0, host_data_bytes: 0 },

@@ -49,7 +49,7 @@ impl Ask {
     }
 
     fn with_pins(&self, bytes: u64, goal: Goal, pins: Pins) -> Result<Chosen<Program>, PlanError> {
-        let build = |batch, chunks| Ok(decoders::program(&self.config, &*self.head, &self.recipe, batch, chunks));
+        let build = |variant| Ok(decoders::variant(&self.config, &*self.head, &self.recipe, variant));
         let staging = self.device.staging_bytes;
         plan(&Request {
             build: &build,
@@ -58,6 +58,10 @@ impl Ask {
             group: decoders::group(&*self.head),
             max_length: Streams::one(self.max_length),
             chunked_loss: self.head.uses_vocabulary(),
+            update_in_backward: match self.recipe.updates_one_by_one() {
+                true => Ok(()),
+                false => Err("gradients are clipped".to_owned()),
+            },
             device: &self.device,
             // On a card, the host's staging is beside the budget that is asked about.
             budgets: Budgets { gpu_bytes: bytes, host_bytes: if bytes == 0 { 0 } else { bytes + staging } },
@@ -361,4 +365,32 @@ fn planning_a_large_model_is_quick() {
         eprintln!("plan for mistral-7b, LoRA, 8 × 512, {gib} GiB: {} ms", taken.as_millis());
         assert!(taken < Duration::from_secs(10), "{taken:?}");
     }
+}
+
+/// Gradients that do not all exist at once cost less than recompute does; where everything fits, updates stay whole.
+#[test]
+fn updates_move_into_the_backward_pass_where_memory_is_short() {
+    let recipe = Recipe { clip: None, ..decoders::full() };
+    let ask = Ask { recipe, sequences: 1, max_length: 1024, ..Ask::small("H200") };
+    let behind = || Pins { update_in_backward: Some(false), ..Pins::default() };
+    let plenty = ask.plan(PLENTY, Goal::Fastest).expect("fits");
+    assert!(!plenty.update_in_backward && plenty.report.recompute.is_empty());
+    let lowest = ask.plan(PLENTY, Goal::Lowest).expect("fits");
+    let lowest_behind = ask.with_pins(PLENTY, Goal::Lowest, behind()).expect("fits");
+    assert!(lowest.report.update_in_backward);
+    assert!(lowest.report.gpu.planned_bytes < lowest_behind.report.gpu.planned_bytes);
+    let budget = lowest.report.gpu.planned_bytes.midpoint(lowest_behind.report.gpu.planned_bytes);
+    let tight = ask.plan(budget, Goal::Fastest).expect("fits");
+    assert!(tight.report.gpu.planned_bytes <= budget);
+    assert!(tight.update_in_backward, "{:?}", tight.report.alternatives);
+    assert!(tight.report.gpu.categories.gradients < plenty.report.gpu.categories.gradients);
+    let refused = ask.with_pins(budget, Goal::Fastest, behind());
+    assert!(matches!(refused, Err(PlanError::DoesNotFit { .. })));
+    let named = |chosen: &Chosen<Program>, name: &str| chosen.report.alternatives.iter().any(|a| a.name == name);
+    assert!(named(&plenty, "update in backward") && named(&tight, "update behind the backward pass"));
+    // Several micro-batches sum gradients up first.
+    let several = Ask { sequences: 12, ..ask };
+    let pins = Pins { micro_batch_tokens: Some(1024), ..Pins::default() };
+    let chosen = several.with_pins(PLENTY, Goal::Lowest, pins).expect("fits");
+    assert!(!chosen.update_in_backward && chosen.report.accumulation == 12);
 }

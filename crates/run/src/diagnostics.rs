@@ -142,6 +142,10 @@ impl From<TrainError> for Failure {
             }
             TrainError::NoSpace { .. } => unwritten(&error, ErrorKind::StorageFull),
             TrainError::NoSoundCheckpoint { .. } => from_library(Failure::bad_input, &error),
+            TrainError::References { .. } | TrainError::NoReference => from_library(Failure::bad_input, &error)
+                .hint("begin again in another folder with --out"),
+            TrainError::HalfApplied { .. } => from_library(Failure::failed, &error)
+                .hint("lower optimizer.lr or increase schedule.warmup, or set plan.update_in_backward: false"),
             TrainError::NotANumber { .. } | TrainError::BadGradient { .. } | TrainError::Spike { .. } => from_library(Failure::failed, &error)
                 .hint("lower optimizer.lr or increase schedule.warmup; or pass over such data with guard.action: skip"),
         }

@@ -6,8 +6,8 @@ use plimsoll_graph::DType;
 use plimsoll_models::Recipe;
 use plimsoll_plan::{Goal, Pins, PlanError, Report};
 use plimsoll_train::{
-    AdapterFolder, DataMemory, Evaluation, Inference, Model, Prepared, Spec, TrainError, peak_resident_bytes,
-    prepare_inference,
+    AdapterFolder, DataMemory, Evaluation, Inference, Model, Prepared, Spec, TextComparison, TrainError,
+    peak_resident_bytes, prepare_inference,
 };
 
 use crate::artifact::Artifact;
@@ -45,10 +45,15 @@ pub fn evaluate(
 ) -> Result<Evaluated, Failure> {
     let artifact = Artifact::find(model, adapter)?;
     let task = task(resolved, &artifact.model)?;
+    if task.head().has_reference() && artifact.adapter.is_none() {
+        return Err(resolved
+            .invalid("task", format!("`task: {}` compares with the model without its adapters", task.name()))
+            .hint("evaluate adapters with --adapter, or the model by another task, as in --task sft"));
+    }
     let Present { backend, device } = device::present(resolved, false)?;
     let capacity = capacity(resolved, &device);
     let context = Context { resolved, out: Path::new("runs/eval"), host_bytes: capacity.budgets.host_bytes };
-    let (dataset, formats) = data::open_eval(&context, &artifact, &*task, observer)?;
+    let (dataset, tokenizer, formats) = data::open_eval(&context, &artifact, &*task, observer)?;
     let Artifact { model, adapter } = artifact;
     let spec = Spec {
         recipe: recipe(adapter.as_ref(), compute(resolved, &device.profile)?),
@@ -61,10 +66,13 @@ pub fn evaluate(
         model,
         task,
     };
-    let feed_bytes = |capacity| dataset.sequential_bytes(capacity);
-    let memory = DataMemory { resident_bytes: dataset.resident_bytes(), feed_bytes: &feed_bytes };
-    let prepared =
-        prepare_inference(&spec, Inference::Evaluate, backend, &device.profile, capacity.budgets, &memory, paranoid);
+    let footprint = dataset.footprint();
+    let feed_bytes = |capacity| footprint.sequential_bytes(capacity);
+    let held_bytes = footprint.resident_bytes;
+    let memory = DataMemory { resident_bytes: held_bytes, held_bytes, feed_bytes: &feed_bytes };
+    let rows = resolved.run.eval.bleu_rows;
+    let inference = Inference::Evaluate { text: spec.task.compares_texts() && rows > 0 };
+    let prepared = prepare_inference(&spec, inference, backend, &device.profile, capacity.budgets, &memory, paranoid);
     let Prepared { mut session, report, .. } = prepared.map_err(|error| {
         let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
         let mut failure = not_started(error, resolved, &device.profile, &capacity);
@@ -83,6 +91,7 @@ pub fn evaluate(
         ))
         .hint("evaluate a model or an adapter that was trained for the task, or set --task"));
     }
+    session.compare_texts(TextComparison { tokenizer, rows });
     let evaluation = session.evaluate(&dataset)?;
     let gpu = session.executor().backend().used();
     let mut notes = device.notes;

@@ -33,6 +33,10 @@ pub enum Note {
     LessAvailable(Limit),
     Format(DetectedFormat),
     Stored(Stored),
+    /// A plan without the memory of the data, which cannot be looked at here.
+    DataNotCounted {
+        reason: String,
+    },
     /// What became of the rows of a dataset.
     Dataset(String),
     /// The folder holds an unfinished run without a checkpoint.
@@ -77,6 +81,7 @@ impl fmt::Display for Note {
             Self::LessAvailable(limit) => write!(f, "{}; planning for the available memory", limit.text),
             Self::Format(DetectedFormat { source, format }) => write!(f, "{source}: detected format: {format}"),
             Self::Stored(stored) => stored.fmt(f),
+            Self::DataNotCounted { reason } => write!(f, "the plan does not count the memory of the data: {reason}"),
             Self::Dataset(text) => f.write_str(text),
             Self::BegunAgain(folder) => {
                 write!(f, "{} holds an unfinished run without a checkpoint; it begins again", folder.display())

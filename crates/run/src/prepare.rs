@@ -4,21 +4,23 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use plimsoll_data::Amount;
-use plimsoll_plan::{Budgets, DeviceProfile, Fixed, Goal, Picture, Report};
+use plimsoll_data::{Amount, Capacity, Dataset};
+use plimsoll_models::Built;
+use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
-    BadUpdate, BenchReport, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin, OperatorTime,
-    Outcome, Preparation, Prepared, Resume, RunFolder, Saving, Session, Spec, TrainError, bench, fit, next_gib,
-    peak_resident_bytes, plan_only, prepare_watched, profile,
+    BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin,
+    OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, Task,
+    TextComparison, TrainError, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched, profile,
+    reference_bytes,
 };
 
 use crate::budgets::capacity;
 use crate::config::{GuardAction, Length, Resolved, RunConfig};
-use crate::data::{self, Context, RunData};
+use crate::data::{self, Context, RunData, RunFootprint};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::{explained, unprepared};
 use crate::failure::Failure;
-use crate::folder::{Claimed, Continue, claim};
+use crate::folder::{Claimed, Continue, RUNS, claim};
 use crate::note::Note;
 use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
@@ -70,6 +72,7 @@ pub struct PreparedRun {
     folder: Option<RunFolder>,
     resume: Option<Resume>,
     amount: Amount,
+    best: Option<BestBy>,
     run: RunConfig,
     run_yaml: String,
 }
@@ -95,13 +98,11 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let device = device::planned(resolved, options.remeasure)?;
     let spec = spec(resolved, &device.profile)?;
     let capacity = capacity(resolved, &device);
+    let beside = Beside::find(resolved, &spec, &device, capacity.budgets);
     let Device { profile, mut notes, .. } = device;
-    let fixed = Fixed {
-        gpu_context_bytes: profile.context_bytes,
-        host_process_bytes: profile.host_process_bytes,
-        host_data_bytes: 0,
-    };
-    let chosen = plan_only(&spec, &profile, capacity.budgets, fixed)
+    notes.extend(beside.note.clone());
+    let (chosen, fixed) = beside
+        .plan(&spec, &profile, capacity.budgets)
         .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
@@ -119,6 +120,41 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     Ok(PlannedRun { report, picture, updates, notes })
 }
 
+/// What a run is planned beside: its data, as far as that is known without reading it, and the process.
+pub(crate) struct Beside {
+    footprint: Option<RunFootprint>,
+    process: Process,
+    /// Why the data is not counted, if it cannot be.
+    pub note: Option<Note>,
+}
+
+impl Beside {
+    pub fn find(resolved: &Resolved, spec: &Spec, device: &Device, budgets: Budgets) -> Self {
+        let out = resolved.run.out.clone().unwrap_or_else(|| Path::new(RUNS).join("run"));
+        let context = Context { resolved, out: &out, host_bytes: budgets.host_bytes };
+        let (footprint, note) = match data::forecast(&context, &spec.model, &*spec.task) {
+            Ok(footprint) => (footprint, None),
+            Err(failure) => (None, Some(Note::DataNotCounted { reason: failure.message() })),
+        };
+        let Device { profile, card, .. } = device;
+        let is_here = card.is_some() || profile.backing == Backing::Host;
+        let process = if is_here { Process::Measured } else { Process::Stated(profile.host_process_bytes) };
+        Self { footprint, process, note }
+    }
+
+    pub fn plan(
+        &self,
+        spec: &Spec,
+        profile: &DeviceProfile,
+        budgets: Budgets,
+    ) -> Result<(Chosen<Built>, Fixed), TrainError> {
+        let (footprint, amount) = (self.footprint, spec.amount());
+        let feed_bytes = |capacity| footprint.map_or(0, |footprint| footprint.feed_bytes(amount, capacity));
+        let memory = footprint.map_or_else(DataMemory::none, |footprint| footprint.memory(&feed_bytes));
+        plan_run(spec, profile, budgets, &memory, self.process)
+    }
+}
+
 /// Opens the data, plans with the process measured, allocates the memory and loads the weights.
 pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Observer) -> Result<PreparedRun, Failure> {
     let Claimed { folder, resume, holds } = claim(resolved, options.run_file, options.resume)?;
@@ -129,17 +165,23 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     let Device { profile, mut notes, .. } = device;
     let context = Context { resolved, out: folder.path(), host_bytes: capacity.budgets.host_bytes };
     let data = data::open(&context, &spec.model, &*spec.task, observer)?;
-    check_best(resolved, &data)?;
+    let best = best_by(resolved, &data, &*spec.task)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
     let (tokenizer, model) = (data.tokenizer.vocab_size(), spec.model.config.vocab_size);
     if tokenizer > model {
         return Err(TrainError::Vocabulary { tokenizer, model }.into());
     }
     let amount = spec.amount();
-    let feed_bytes = |capacity| data.feed_bytes(amount, capacity);
-    let memory = DataMemory { resident_bytes: data.resident_bytes(), feed_bytes: &feed_bytes };
+    let references = if spec.needs_references() { references(resolved, &data)? } else { None };
+    let footprint = data.footprint();
+    let feed_bytes = |capacity: Capacity| {
+        // A number for each token travels with a micro-batch.
+        let beside = references.map_or(0, |bytes| bytes + (capacity.main().tokens * size_of::<f32>()) as u64);
+        footprint.feed_bytes(amount, capacity) + beside
+    };
+    let memory = footprint.memory(&feed_bytes);
     if let Some(resume) = &resume {
-        keep_bits(&mut spec, resume, &profile, capacity.budgets);
+        keep_bits(&mut spec, resume, &profile, capacity.budgets, &memory);
     }
     // Before the process is measured, because it stays.
     let counts_bytes = spec.task.reports_bits_per_byte() && data.eval.is_some();
@@ -161,6 +203,8 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
             .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     session.set_byte_lengths(byte_lengths);
+    let (tokenizer, rows) = (data.tokenizer.clone(), resolved.run.eval.bleu_rows);
+    session.compare_texts(TextComparison { tokenizer, rows });
     if let Some(folder) = &resolved.run.init_from {
         session.load_adapters(folder)?;
     }
@@ -183,6 +227,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         folder: Some(folder),
         resume,
         amount,
+        best,
         run: resolved.run.clone(),
         run_yaml: resolved.to_yaml_anywhere(),
     })
@@ -202,6 +247,20 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
 }
 
+/// What the model's answers before training take in memory, one for each sequence.
+fn references(resolved: &Resolved, data: &RunData) -> Result<Option<u64>, Failure> {
+    let sequences = std::iter::once(&data.train).chain(&data.eval).map(Dataset::sequences);
+    match sequences.sum::<Option<u64>>() {
+        Some(sequences) => Ok(Some(reference_bytes(sequences))),
+        None => Err(resolved
+            .invalid(
+                "data.mode",
+                format!("`task: {}` that trains the model itself asks it about all data first", resolved.run.task),
+            )
+            .hint("set `data.mode: cached` or `memory`, or train adapters, as in method: {lora: {r: 16}}")),
+    }
+}
+
 /// Where the model was found, if that is not plain, and what is odd about it.
 fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
     let snapshot = match &spec.model.origin {
@@ -214,15 +273,10 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
 
 /// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the
 /// planner decides anew, and the run says that results differ by rounding.
-fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets) {
+fn keep_bits(spec: &mut Spec, resume: &Resume, profile: &DeviceProfile, budgets: Budgets, data: &DataMemory<'_>) {
     let mut pinned = spec.clone();
     resume.pin(&mut pinned.pins);
-    let fixed = Fixed {
-        gpu_context_bytes: profile.context_bytes,
-        host_process_bytes: profile.host_process_bytes,
-        host_data_bytes: 0,
-    };
-    if plan_only(&pinned, profile, budgets, fixed).is_ok() {
+    if plan_run(&pinned, profile, budgets, data, Process::Measured).is_ok() {
         *spec = pinned;
     }
 }
@@ -256,14 +310,27 @@ fn shown_out(resolved: &Resolved) -> String {
     resolved.run.out.as_ref().map_or_else(|| "the folder".to_owned(), |out| out.display().to_string())
 }
 
-/// The best checkpoint is the one with the lowest loss on held-out data.
-fn check_best(resolved: &Resolved, data: &RunData) -> Result<(), Failure> {
-    if resolved.run.save.best.is_none() || data.eval.is_some() {
-        return Ok(());
+/// What the best checkpoint is best by, on held-out data.
+fn best_by(resolved: &Resolved, data: &RunData, task: &dyn Task) -> Result<Option<BestBy>, Failure> {
+    let Some(name) = &resolved.run.save.best else { return Ok(None) };
+    if data.eval.is_none() {
+        return Err(resolved
+            .invalid("save.best", "`save.best` compares evaluations, but the run has no evaluation data")
+            .hint("set data.eval or data.eval_split, or remove save.best"));
     }
-    Err(resolved
-        .invalid("save.best", "`save.best` compares evaluation losses, but the run has no evaluation data")
-        .hint("set data.eval or data.eval_split, or remove save.best"))
+    if *name == BestBy::Loss.name() {
+        return Ok(Some(BestBy::Loss));
+    }
+    if !task.compares_texts() {
+        let message = format!("`save.best` is bleu, which `task: {}` does not report", task.name());
+        return Err(resolved.invalid("save.best", message).hint("set save.best to loss, or use `task: seq2seq`"));
+    }
+    if resolved.run.eval.bleu_rows == 0 {
+        return Err(resolved
+            .invalid("save.best", "`save.best` is bleu, but `eval.bleu_rows` is 0, so none is computed")
+            .hint("set eval.bleu_rows to the number of held-out rows to compare, or save.best to loss"));
+    }
+    Ok(Some(BestBy::Bleu))
 }
 
 impl PreparedRun {
@@ -296,7 +363,7 @@ impl PreparedRun {
                 every: run.save.every,
                 interval: run.save.minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)),
                 keep: run.save.keep as usize,
-                best: run.save.best.is_some(),
+                best: self.best,
             },
             guard: Guard {
                 action: match run.guard.action {

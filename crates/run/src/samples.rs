@@ -43,8 +43,11 @@ pub fn count_exact(samples: &[Sample]) -> usize {
     samples.iter().filter(|sample| sample.answer == sample.expected).count()
 }
 
-/// Everything up to the first token with loss.
+/// Everything up to the first token with loss, or what the model's encoder reads.
 fn prompt(example: &ExampleRef) -> Vec<u32> {
+    if !example.source.is_empty() {
+        return example.source.to_vec();
+    }
     let first = example.targets.iter().position(|&t| t != NO_LOSS).unwrap_or(example.len().saturating_sub(1));
     example.tokens[..=first].to_vec()
 }

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 /// Everything a plan depends on; what this version cannot do is refused here.
 pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure> {
     let run = &resolved.run;
+    check_pins(resolved)?;
     let model = model(resolved)?;
     let task = task(resolved, &model)?;
     let sequences = sequences(resolved, &*task)?;
@@ -75,11 +76,6 @@ pub(crate) fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, 
         None => return Err(resolved.unsupported("task", &[])),
     };
     let adapted = matches!(run.method, Method::Lora(_));
-    if task.head().has_reference() && !adapted {
-        return Err(resolved
-            .invalid("method", format!("`task: {}` compares with the model without its adapters", run.task))
-            .hint("train adapters, as in method: {lora: {r: 16}}, or use `task: orpo`, which needs no reference"));
-    }
     if run.init_from.is_some() && !adapted {
         return Err(resolved
             .invalid("init_from", "`init_from` names adapters, but this run trains the model itself")
@@ -151,6 +147,7 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         compute,
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
         master: compute != DType::F32 && state == StateStorage::Float32,
+        scaled_loss: compute == DType::F16,
     })
 }
 
@@ -218,10 +215,29 @@ fn sequences(resolved: &Resolved, task: &dyn Task) -> Result<usize, Failure> {
     }
 }
 
+/// Whether bad updates are to leave no trace.
+fn looks_first(run: &RunConfig) -> bool {
+    run.guard.action == config::GuardAction::Skip || run.guard.spike.is_some()
+}
+
+/// A pin that the guard does not bear.
+fn check_pins(resolved: &Resolved) -> Result<(), Failure> {
+    let run = &resolved.run;
+    if run.plan.update_in_backward != Some(true) || !looks_first(run) {
+        return Ok(());
+    }
+    let message = "`plan.update_in_backward` is true, but `guard` looks at an update before any weight is touched";
+    Err(resolved
+        .invalid("plan.update_in_backward", message)
+        .hint("remove guard.action and guard.spike, or remove plan.update_in_backward"))
+}
+
 fn pins(run: &RunConfig) -> Pins {
     Pins {
         micro_batch_tokens: run.plan.micro_batch_tokens.map(|n| n as usize),
         loss_chunks: run.plan.loss_chunks.map(|n| n as usize),
         recompute: run.plan.recompute.as_ref().map(|m| m.iter().map(|(k, v)| (k.clone(), *v as usize)).collect()),
+        // The guard looks at a whole update before it is applied.
+        update_in_backward: if looks_first(run) { Some(false) } else { run.plan.update_in_backward },
     }
 }

@@ -3,12 +3,13 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use plimsoll_data::{DataError, Tokenizer};
 use plimsoll_models::Recipe;
 use plimsoll_plan::{Goal, Pins, PlanError, Report};
 use plimsoll_train::{
-    DataMemory, Ending, Generated, Inference, Language, Prepared, Sampling, Session, Spec, TrainError,
+    DataMemory, Ending, Generated, Inference, Language, Prepared, Sampling, Seq2Seq, Session, Spec, TrainError,
     peak_resident_bytes, plan_inference, prepare_inference, resident_bytes,
 };
 use serde_json::Value as Json;
@@ -59,6 +60,14 @@ impl TextModel {
         if size > model {
             return Err(TrainError::Vocabulary { tokenizer: size, model }.into());
         }
+        let config = &artifact.model.config;
+        if config.streams() > 1 && config.decoder_start.is_none() {
+            return Err(Failure::bad_input(format!(
+                "{} names no token that its texts begin with",
+                artifact.model.name()
+            ))
+            .hint("set decoder_start_token_id in its config.json; most models of this kind begin with pad_token_id"));
+        }
         let beside = artifact.model.folder().unwrap_or(Path::new(""));
         let settings = fs::read_to_string(beside.join("generation_config.json")).ok();
         let settings: Json = settings.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Json::Null);
@@ -78,10 +87,18 @@ impl TextModel {
         self.artifact.model.config.max_position
     }
 
+    /// Whether an encoder reads the prompts, so that they take nothing of the room for answers.
+    pub fn reads_prompts_apart(&self) -> bool {
+        self.artifact.model.config.streams() > 1
+    }
+
     pub fn encode(&self, prompt: &Prompt) -> Result<EncodedPrompt, Failure> {
         match prompt {
             Prompt::Text(text) => {
                 let mut tokens = self.tokenizer.encode(text, true)?;
+                if self.reads_prompts_apart() {
+                    return Ok(EncodedPrompt { text: text.clone(), tokens: self.ended(tokens) });
+                }
                 // Some tokenizers end every text, and this one is to go on.
                 let ended = self.tokenizer.encode(text, false)?;
                 if tokens.last() == self.tokenizer.eos_id().as_ref() && tokens.last() != ended.last() {
@@ -98,9 +115,15 @@ impl TextModel {
                     Failure::bad_input(format!("the chat template of {} refuses: {reason}", self.tokenizer.origin()))
                 })?;
                 let tokens = self.tokenizer.encode(&text, false)?;
-                Ok(EncodedPrompt { text, tokens })
+                Ok(EncodedPrompt { text, tokens: if self.reads_prompts_apart() { self.ended(tokens) } else { tokens } })
             }
         }
+    }
+
+    /// With an end, as sources have one in training.
+    fn ended(&self, mut tokens: Vec<u32>) -> Vec<u32> {
+        tokens.extend(self.tokenizer.eos_id().filter(|eos| tokens.last() != Some(eos)));
+        tokens
     }
 
     /// Without special tokens.
@@ -121,7 +144,10 @@ impl TextModel {
         let lora = self.artifact.adapter.as_ref().map(|adapter| adapter.lora.clone());
         let spec = Spec {
             model: self.artifact.model.clone(),
-            task: std::sync::Arc::new(Language::sft()),
+            task: match self.artifact.model.config.decoder_start.filter(|_| self.reads_prompts_apart()) {
+                Some(start) => Arc::new(Seq2Seq::new(start)),
+                None => Arc::new(Language::sft()),
+            },
             recipe: Recipe::forward_only(lora, compute(resolved, &device.profile)?),
             sequences: 1,
             tokens: None,

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use plimsoll_data::{Amount, Dataset};
-use plimsoll_graph::DType;
 use plimsoll_train::{LearningRate, Spec};
 
 use crate::config::{Length, RunConfig};
@@ -12,8 +11,6 @@ use crate::config::{Length, RunConfig};
 pub enum Warning {
     /// Sequences may have more positions than the model was made for.
     Positions { max_length: u64, positions: u64 },
-    /// Gradients in fp16, whose range is small, without a scaled loss.
-    Unscaled,
     /// The learning rate never reaches its peak.
     WarmUp { updates: u64, warmup: u64 },
     /// A key that needs evaluation data, where there is none.
@@ -25,11 +22,9 @@ pub enum Warning {
 }
 
 /// What can be said without data.
-pub fn of_model(run: &RunConfig, spec: &Spec) -> Vec<Warning> {
+pub fn of_model(run: &RunConfig, spec: &Spec) -> Option<Warning> {
     let (max_length, positions) = (run.data.max_length, spec.model.config.max_position as u64);
-    let beyond = (max_length > positions).then_some(Warning::Positions { max_length, positions });
-    let unscaled = (spec.recipe.compute == DType::F16).then_some(Warning::Unscaled);
-    beyond.into_iter().chain(unscaled).collect()
+    (max_length > positions).then_some(Warning::Positions { max_length, positions })
 }
 
 /// What is left to be said of a run of so many updates.
@@ -66,9 +61,6 @@ impl fmt::Display for Warning {
             Self::Positions { max_length, positions } => write!(
                 f,
                 "`data.max_length` is {max_length}, but the model was made for sequences of at most {positions} tokens"
-            ),
-            Self::Unscaled => f.write_str(
-                "`precision: fp16` has no loss scaling: small gradients become 0 and large ones infinite; use bf16",
             ),
             Self::WarmUp { updates, warmup } => write!(
                 f,

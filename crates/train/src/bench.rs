@@ -109,7 +109,10 @@ pub fn profile(
     let packed = synthetic_update(session, sequences)?;
     let active = session.load(&packed.batches[0])?;
     let mut by_name: BTreeMap<&'static str, OperatorTime> = BTreeMap::new();
-    for id in [ScheduleId::MICRO_STEP, ScheduleId::UPDATE] {
+    let schedules = session.executor().plan().schedules.keys();
+    let trained = [ScheduleId::MICRO_STEP, ScheduleId::UPDATE];
+    let trained: Vec<ScheduleId> = schedules.copied().filter(|id| trained.contains(id)).collect();
+    for id in trained {
         // Once to warm up.
         session.executor().run_timed(id, active)?;
         let seconds = session.executor().run_timed(id, active)?;

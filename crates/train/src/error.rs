@@ -56,6 +56,16 @@ pub enum TrainError {
     BadGradient { step: u64, norm: f64, origin: Option<BadNumber> },
     #[error("step {step}: {}; the weights of step {} are untouched", Bad::Spike { loss: *loss, usual: *usual }, step - 1)]
     Spike { step: u64, loss: f64, usual: f64 },
+    /// What was found before the first update cannot be found again.
+    #[error(
+        "{}: {reason}; the run cannot go on without how likely the model found each answer before training",
+        path.display()
+    )]
+    References { path: PathBuf, reason: String },
+    #[error("a sequence is none of those that the model was asked about before training: the data has changed since")]
+    NoReference,
+    #[error("step {step}: {bad}; its backward pass had updated weights, so the last good state is the last checkpoint")]
+    HalfApplied { step: u64, bad: Bad },
     /// The folder has something in it that no run has made.
     #[error("{} is not empty, and what it holds is not a run of this program", path.display())]
     NotARun { path: PathBuf },

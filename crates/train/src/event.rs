@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use plimsoll_runtime::BadNumber;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::Metrics;
 use crate::checkpoint::{Change, Damaged};
+use crate::{Metrics, TrainError};
 
 /// One update.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -22,7 +22,7 @@ pub struct StepEvent {
     pub tokens_per_s: f64,
     pub step_ms: f64,
     pub data_wait_ms: f64,
-    /// Of all micro-batches, without the waiting for them.
+    /// Of all micro-batches, without the waiting for them; with the optimizer where that works inside the backward pass.
     pub forward_backward_ms: f64,
     /// Of the optimizer, clipping included.
     pub update_ms: f64,
@@ -44,6 +44,9 @@ pub struct EvalEvent {
     pub ms: f64,
     #[serde(flatten)]
     pub metrics: Metrics,
+    /// Rows that `bleu` was found over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bleu_rows: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +102,18 @@ pub enum Bad {
     Gradient { norm: f64, origin: Option<BadNumber> },
     /// The loss is far above the usual one.
     Spike { loss: f64, usual: f64 },
+}
+
+impl Bad {
+    /// The error of a run that ends with it. `touched`: weights were updated before it was seen.
+    pub(crate) fn stops(self, step: u64, touched: bool) -> TrainError {
+        match self {
+            bad if touched => TrainError::HalfApplied { step, bad },
+            Self::Loss { loss, origin } => TrainError::NotANumber { step, loss, origin },
+            Self::Gradient { norm, origin } => TrainError::BadGradient { step, norm, origin },
+            Self::Spike { loss, usual } => TrainError::Spike { step, loss, usual },
+        }
+    }
 }
 
 impl fmt::Display for Bad {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions};
+use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions, Footprint};
 use plimsoll_runtime::{BadNumber, RuntimeError};
 
 use crate::checkpoint::{Best, Identity, Progress, Resume, restore};
@@ -13,6 +13,7 @@ use crate::export::{export_again, export_base};
 use crate::guard::{BadUpdate, Guard};
 use crate::memory::resident_bytes;
 use crate::pace::{Gauge, Phases, Totals};
+use crate::references::References;
 use crate::saver::{Saver, Saving};
 use crate::{Evaluation, LearningRate, Metrics, RunFolder, RunPhase, Session, TrainError, UpdateResult};
 
@@ -43,8 +44,8 @@ impl Fit<'_> {
 }
 
 /// What feeding and evaluating take in the host's memory, given what a micro-batch holds.
-pub fn data_bytes(train: &Dataset, eval: Option<&Dataset>, amount: Amount, capacity: Capacity) -> u64 {
-    let options = FeedOptions::new(capacity, train.max_length(), amount, 0);
+pub fn data_bytes(train: &Footprint, eval: Option<&Footprint>, amount: Amount, capacity: Capacity) -> u64 {
+    let options = FeedOptions::new(capacity, train.max_length, amount, 0);
     train.feed_bytes(&options) + eval.map_or(0, |data| data.sequential_bytes(capacity))
 }
 
@@ -72,7 +73,7 @@ pub struct Outcome {
     pub computed_tokens: f64,
     /// Where the last weights are.
     pub saved: PathBuf,
-    /// The lowest held-out loss, and the folder with the weights it was measured with, where the best are kept.
+    /// The best evaluation, and the folder with the weights it was made with, where the best are kept.
     pub best: Option<(Best, PathBuf)>,
 }
 
@@ -94,6 +95,14 @@ pub fn fit(
         observe(&Event::Warning { step: outcome.steps, warning: Warning::State { reason: error.to_string() } });
     }
     outcome
+}
+
+/// What became of an update.
+enum Tried {
+    Applied(UpdateResult, Phases),
+    /// Its gradients were too large for the scale of the loss. As elsewhere, the next data come, under a smaller scale.
+    Overflowed,
+    Bad(Bad),
 }
 
 /// A run under way.
@@ -119,9 +128,11 @@ impl<'a> Run<'a> {
         let mut watch = Watch { folder, observe, eval_metrics: Metrics::default(), failing: false };
         let identity = Identity::of(session, task.amount, &task.rate);
         let mut options = task.feed_options(session);
+        find_references(session, task, watch.folder.path())?;
         if let Some(resume) = task.resume {
             let changes = resume.changes(session, task.amount, &task.rate)?;
             restore(session, resume.folder())?;
+            session.restore_loss_scale(resume.record.progress.loss_scale);
             options.cursor = Some(resume.record.progress.cursor.clone());
             let (folder, damaged) = (resume.folder().to_owned(), resume.damaged.clone());
             watch.tell(&Event::Resumed(Resumed { step: resume.step(), folder, changes, damaged }));
@@ -140,7 +151,7 @@ impl<'a> Run<'a> {
     fn train(mut self) -> Result<Outcome, TrainError> {
         let total = self.task.rate.total;
         if self.task.eval_every.is_some() && self.progress.step == 0 {
-            self.progress.first_eval = self.evaluate(0)?;
+            self.progress.first_eval = self.evaluate(0)?.map(|found| found.loss);
             self.progress.last_eval = self.progress.first_eval;
         }
         let mut interrupted = false;
@@ -174,11 +185,13 @@ impl<'a> Run<'a> {
         let lr = self.task.rate.at(step);
         let (result, phases) = loop {
             match self.try_update(step, lr)? {
-                Ok(result) => break result,
-                Err(bad) => self.pass_over(step, bad)?,
+                Tried::Applied(result, phases) => break (result, phases),
+                Tried::Overflowed => self.progress.cursor = self.feed().cursor().clone(),
+                Tried::Bad(bad) => self.pass_over(step, bad)?,
             }
         };
         let progress = &mut self.progress;
+        progress.loss_scale = self.session.loss_scale();
         progress.guard.count(result.loss);
         progress.step = step;
         progress.first_loss.get_or_insert(result.loss);
@@ -212,18 +225,18 @@ impl<'a> Run<'a> {
         self.feed.as_mut().expect("there is one between updates")
     }
 
-    /// The inner error says why the update was not applied; gradients are zero again then.
-    fn try_update(&mut self, step: u64, lr: f64) -> Result<Result<(UpdateResult, Phases), Bad>, TrainError> {
+    /// Where the update was not applied, gradients are zero again.
+    fn try_update(&mut self, step: u64, lr: f64) -> Result<Tried, TrainError> {
         let Self { session, feed, progress, task, watch, .. } = self;
         let feed = feed.as_mut().expect("there is one between updates");
         let (began, waited) = (Instant::now(), feed.waited().total);
-        let sums = match session.accumulate_from(feed, step, &mut |done, total| {
+        let sums = match session.accumulate_from(feed, (step, lr), &mut |done, total| {
             (watch.observe)(&Event::MicroBatch { step, done, total });
         }) {
             // Found on the way, where every operator is checked.
             Err(TrainError::Runtime(RuntimeError::NotANumber(origin))) => {
                 session.discard()?;
-                return Ok(Err(Bad::Loss { loss: f64::NAN, origin: Some(origin) }));
+                return Ok(Tried::Bad(Bad::Loss { loss: f64::NAN, origin: Some(origin) }));
             }
             sums => sums?,
         };
@@ -232,22 +245,25 @@ impl<'a> Run<'a> {
         if !loss.is_finite() {
             session.discard()?;
             let origin = self.origin(step)?;
-            return Ok(Err(Bad::Loss { loss, origin }));
+            return Ok(Tried::Bad(Bad::Loss { loss, origin }));
         }
         if let Some(usual) = progress.guard.spike(loss, &task.guard) {
             session.discard()?;
-            return Ok(Err(Bad::Spike { loss, usual }));
+            return Ok(Tried::Bad(Bad::Spike { loss, usual }));
         }
         let began = Instant::now();
         let grad_norm = session.apply(step, lr)?;
         let phases = Phases { forward_backward, update: began.elapsed() };
+        if session.rescale(grad_norm) {
+            return Ok(Tried::Overflowed);
+        }
         if !grad_norm.is_finite() {
             let origin = self.origin(step)?;
-            return Ok(Err(Bad::Gradient { norm: grad_norm, origin }));
+            return Ok(Tried::Bad(Bad::Gradient { norm: grad_norm, origin }));
         }
         progress.cursor.clone_from(feed.cursor());
         let (amounts, fill_rate, metrics) = (sums.amounts, sums.fill_rate, sums.metrics);
-        Ok(Ok((UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }, phases)))
+        Ok(Tried::Applied(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }, phases))
     }
 
     /// Does the update's micro-steps again with every operator checked. There is planned memory for one feed, so a new one
@@ -263,6 +279,7 @@ impl<'a> Run<'a> {
     /// Counts a bad update; beyond what the guard allows, the last good state is saved and the run ends.
     fn pass_over(&mut self, step: u64, bad: Bad) -> Result<(), TrainError> {
         let Guard { action, limit, .. } = self.task.guard;
+        assert!(action == BadUpdate::Stop || !self.session.updates_in_backward(), "such an update cannot be left out");
         if action == BadUpdate::Skip && self.progress.guard.skipped < limit {
             self.progress.guard.skipped += 1;
             self.progress.cursor = self.feed().cursor().clone();
@@ -270,38 +287,40 @@ impl<'a> Run<'a> {
             self.watch.tell(&Event::Skipped { step, skip: Skip { bad, count, limit } });
             return Ok(());
         }
-        if step > 1 && self.saver.saved(step - 1).is_none() {
+        let touched = self.session.updates_in_backward();
+        if step > 1 && !touched && self.saver.saved(step - 1).is_none() {
             self.save()?;
         }
-        Err(match bad {
-            Bad::Loss { loss, origin } => TrainError::NotANumber { step, loss, origin },
-            Bad::Gradient { norm, origin } => TrainError::BadGradient { step, norm, origin },
-            Bad::Spike { loss, usual } => TrainError::Spike { step, loss, usual },
-        })
+        Err(bad.stops(step, touched))
     }
 
-    /// The loss on held-out data, if it is the lowest so far and the best are kept.
+    /// The evaluation on held-out data, if it is the best so far and the best are kept.
     fn evaluate_if_due(&mut self, step: u64, last: bool) -> Result<Option<Best>, TrainError> {
         let Saving { every, best, .. } = self.task.saving;
-        let compares = best && due(every, step);
+        let compares = best.is_some() && due(every, step);
         if !(due(self.task.eval_every, step) || compares || (last && self.task.eval_every.is_some())) {
             return Ok(None);
         }
         let found = self.evaluate(step)?;
-        self.progress.last_eval = found.or(self.progress.last_eval);
-        // The earlier one of equals.
-        let lowest = |loss: &f64| best && loss.is_finite() && self.progress.best.is_none_or(|best| *loss < best.loss);
-        Ok(found.filter(lowest).map(|loss| Best { loss, step }))
+        let Some(found) = found else { return Ok(None) };
+        self.progress.last_eval = Some(found.loss);
+        let Some((by, value)) = best.and_then(|by| Some((by, by.of(&found)?))) else { return Ok(None) };
+        // The earlier one of equals. What a run that is resumed was best by before does not compare.
+        let before = self.progress.best.filter(|before| before.by == by);
+        let improves = value.is_finite() && before.is_none_or(|before| by.is_better(value, before.value));
+        Ok(improves.then_some(Best { by, value, step }))
     }
 
-    fn evaluate(&mut self, step: u64) -> Result<Option<f64>, TrainError> {
+    fn evaluate(&mut self, step: u64) -> Result<Option<Evaluation>, TrainError> {
         let Some(data) = self.task.eval else { return Ok(None) };
         let began = Instant::now();
-        let Evaluation { loss, tokens, sequences, metrics } = self.session.evaluate(data)?;
+        let evaluation = self.session.evaluate(data)?;
         let ms = began.elapsed().as_secs_f64() * 1e3;
+        let Evaluation { loss, tokens, sequences, metrics, bleu_rows } = evaluation.clone();
         self.watch.eval_metrics = metrics.clone();
-        self.watch.tell(&Event::Eval { step, eval: EvalEvent { loss, tokens, sequences, ms, metrics } });
-        Ok(Some(loss))
+        let eval = EvalEvent { loss, tokens, sequences, ms, metrics, bleu_rows };
+        self.watch.tell(&Event::Eval { step, eval });
+        Ok(Some(evaluation))
     }
 
     /// A save that fails is told and tried again; what is lost so far is only time.
@@ -393,6 +412,25 @@ impl Watch<'_> {
         }
         self.failing = recorded.is_err();
     }
+}
+
+/// Asks the model what it finds likely while it is as it was, or reads what it found when the run began.
+fn find_references(session: &mut Session, task: &Fit, run: &Path) -> Result<(), TrainError> {
+    if !session.needs_references() {
+        return Ok(());
+    }
+    let path = References::path(run);
+    let references = match task.resume {
+        Some(_) => References::read(&path)?,
+        None => {
+            let datasets: Vec<&Dataset> = std::iter::once(task.train).chain(task.eval).collect();
+            let found = References::compute(session, &datasets)?;
+            found.write(&path)?;
+            found
+        }
+    };
+    session.set_references(references);
+    Ok(())
 }
 
 /// Adapters are of no use without the weights that they were trained beside. Drawn weights are in no file, so a run that

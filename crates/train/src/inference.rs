@@ -5,17 +5,16 @@ use plimsoll_models::{Built, Purpose, build_inference};
 use plimsoll_plan::{Budgets, Chosen, DeviceProfile, Fixed, ForwardRequest, Predicted, estimate, plan_forward};
 use plimsoll_runtime::Backend;
 
-use crate::prepare::{Surroundings, start};
+use crate::prepare::{Process, Surroundings, start};
 use crate::{DataMemory, Prepared, Spec, TrainError};
 
 /// What a model is started for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inference {
-    Evaluate,
+    /// With `text`, also what the model itself says.
+    Evaluate { text: bool },
     /// So many sequences side by side at most, of up to the run's greatest length.
-    Generate {
-        sequences: usize,
-    },
+    Generate { sequences: usize },
 }
 
 /// Tokens of prompts that are taken in at a time, from the fastest to what takes least memory.
@@ -32,7 +31,7 @@ impl Inference {
     fn batches(self, spec: &Spec) -> Vec<BatchShape> {
         let (length, group) = (spec.max_length, spec.task.group());
         match self {
-            Inference::Evaluate => {
+            Inference::Evaluate { .. } => {
                 let lengths = Streams::new(&vec![length; spec.model.config.streams()]);
                 let most = (EVALUATED_TOKENS / (group * length)).max(1);
                 let counts = std::iter::successors(Some(most), |&n| (n > 1).then_some(n / 2));
@@ -46,10 +45,16 @@ impl Inference {
                 let counts = std::iter::successors(Some(sequences.max(1)), |&n| (n > 1).then_some(n / 2));
                 let mut shapes = Vec::new();
                 for sequences in counts {
+                    let shape = |tokens| StreamShape { tokens, sequences, max_length: length };
                     for tokens in PREFILL_TOKENS {
-                        // Every sequence has a token in a step.
-                        let tokens = tokens.min(sequences * length).max(sequences);
-                        shapes.push(BatchShape::one(StreamShape { tokens, sequences, max_length: length }));
+                        let tokens = tokens.min(sequences * length);
+                        let streams = match spec.model.config.streams() {
+                            // Every sequence has a token in a step.
+                            1 => Streams::one(shape(tokens.max(sequences))),
+                            // What an encoder reads comes whole; sequences themselves grow from one token.
+                            _ => Streams::new(&[shape(sequences), shape(tokens.max(length))]),
+                        };
+                        shapes.push(BatchShape { streams });
                     }
                 }
                 shapes.dedup();
@@ -60,7 +65,7 @@ impl Inference {
 
     fn build(self, spec: &Spec, batch: BatchShape) -> Result<Built, TrainError> {
         let purpose = match self {
-            Inference::Evaluate => Purpose::Evaluate { loss_chunks: batch.tokens().div_ceil(LOSS_ROWS) },
+            Inference::Evaluate { text } => Purpose::Evaluate { loss_chunks: batch.tokens().div_ceil(LOSS_ROWS), text },
             Inference::Generate { .. } => Purpose::Generate,
         };
         Ok(build_inference(&spec.model.config, &*spec.task.head(), &spec.recipe, batch, purpose)?)
@@ -70,10 +75,12 @@ impl Inference {
     fn predicted(self, spec: &Spec, batch: BatchShape, device: &DeviceProfile) -> Result<Predicted, TrainError> {
         let main = batch.main();
         let (id, tokens) = match self {
-            Inference::Evaluate => (ScheduleId::EVALUATE, main.tokens),
+            Inference::Evaluate { .. } => (ScheduleId::EVALUATE, main.tokens),
             Inference::Generate { .. } => (ScheduleId::DECODE, main.sequences),
         };
-        let built = self.build(spec, BatchShape::one(StreamShape { tokens, ..main }))?;
+        let mut streams: Vec<StreamShape> = batch.streams.as_slice().to_vec();
+        streams[0].tokens = tokens;
+        let built = self.build(spec, BatchShape { streams: Streams::new(&streams) })?;
         let step = estimate(built.program.graph(id), device);
         let tokens_per_s = tokens as f64 / step.seconds;
         Ok(Predicted { step_ms: step.seconds * 1e3, tokens_per_s, bound_by: step.bound_by() })
@@ -91,9 +98,7 @@ pub fn plan_inference(
     let build = |batch| inference.build(spec, batch);
     let batches = inference.batches(spec);
     let mut chosen = plan_forward(&ForwardRequest { build: &build, batches: &batches, device, budgets, fixed })?;
-    if spec.model.config.streams() == 1 {
-        chosen.report.predicted = inference.predicted(spec, chosen.batch, device)?;
-    }
+    chosen.report.predicted = inference.predicted(spec, chosen.batch, device)?;
     Ok(chosen)
 }
 
@@ -109,5 +114,6 @@ pub fn prepare_inference(
 ) -> Result<Prepared, TrainError> {
     let plan = |fixed| plan_inference(spec, inference, device, budgets, fixed);
     let smallest = *inference.batches(spec).last().expect("there is always one");
-    start(&Surroundings { spec, device, budgets, data, plan: &plan, smallest }, backend, paranoid, &mut |_| {})
+    let process = Process::Measured;
+    start(&Surroundings { spec, device, budgets, data, process, plan: &plan, smallest }, backend, paranoid, &mut |_| {})
 }

@@ -3,6 +3,7 @@
 mod adapter_folder;
 mod bench;
 mod bits;
+mod bleu;
 mod checkpoint;
 mod error;
 mod event;
@@ -12,12 +13,14 @@ mod generate;
 mod guard;
 mod hub;
 mod inference;
+mod loss_scale;
 mod memory;
 mod metrics;
 mod model;
 mod pace;
 mod prepare;
 mod rates;
+mod references;
 mod run_folder;
 mod saver;
 mod session;
@@ -32,17 +35,21 @@ pub use error::TrainError;
 pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 pub use export::{TextFiles, export};
 pub use fit::{Fit, Outcome, data_bytes, fit};
-pub use generate::{Ending, Generated, Sampling};
+pub use generate::{Ending, Generated, Sampling, TextComparison};
 pub use guard::{BadUpdate, Guard};
 pub use hub::hub_snapshot;
 pub use inference::{Inference, plan_inference, prepare_inference};
+pub use loss_scale::LossScaling;
 pub use memory::{host_available_bytes, peak_resident_bytes, resident_bytes, return_free_memory};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
-pub use prepare::{DataMemory, Preparation, Prepared, Spec, next_gib, plan_only, prepare, prepare_watched};
+pub use prepare::{
+    DataMemory, Preparation, Prepared, Process, Spec, next_gib, plan_only, plan_run, prepare, prepare_watched,
+};
 pub use rates::{Decay, LearningRate};
+pub use references::reference_bytes;
 pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, is_under_way, list_runs, request_stop, run_status};
-pub use saver::Saving;
+pub use saver::{BestBy, Saving};
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{
     Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, Seq2Seq,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
-use plimsoll_models::{Built, Recipe, build};
+use plimsoll_models::{Built, Recipe, build, build_updating_in_backward};
 use plimsoll_plan::{
-    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, plan,
-    speed_curve,
+    Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, Variant,
+    plan, speed_curve,
 };
 use plimsoll_runtime::Backend;
 
@@ -35,6 +35,25 @@ impl Spec {
     /// What an update takes of the data.
     pub fn amount(&self) -> Amount {
         self.tokens.map_or(Amount::Sequences(self.sequences as u64), Amount::Tokens)
+    }
+
+    /// Whether the loss compares with the model as it was, and nothing of that will be left.
+    pub fn needs_references(&self) -> bool {
+        self.task.head().has_reference() && self.recipe.lora.is_none()
+    }
+
+    /// Whether parameters may be updated before all gradients are there; if not, what stands against it.
+    fn update_in_backward(&self) -> Result<(), String> {
+        let against = if self.recipe.scaled_loss {
+            "gradients of a scaled loss may overflow, and the update is then left out (`precision: fp16`)"
+        } else if self.recipe.clip.is_some() {
+            "clipping takes the norm of all gradients first; set `clip: none`"
+        } else if self.tokens.is_some() {
+            "an update given in tokens (`batch.tokens`) may take several micro-batches"
+        } else {
+            return Ok(());
+        };
+        Err(against.to_owned())
     }
 
     /// The greatest length in each stream.
@@ -92,6 +111,32 @@ const PAGES_BYTES: u64 = 2 * (2 << 20);
 /// How often a run is planned again because driver and libraries took more than was planned for them.
 const REPLANS_MAX: usize = 3;
 
+/// Whose memory is counted beside the plan's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Process {
+    /// This process's, as it is now: the run will be one like it, on this machine.
+    Measured,
+    /// That of a run on another machine.
+    Stated(u64),
+}
+
+/// Plans a run with its data, without touching a device. Also what no plan controls beside it.
+pub fn plan_run(
+    spec: &Spec,
+    device: &DeviceProfile,
+    budgets: Budgets,
+    data: &DataMemory<'_>,
+    process: Process,
+) -> Result<(Chosen<Built>, Fixed), TrainError> {
+    let plan = |fixed| plan_only(spec, device, budgets, fixed);
+    let smallest = spec.smallest_batch();
+    let here = Surroundings { spec, device, budgets, data, process, plan: &plan, smallest };
+    let mut chosen = here.plan(0)?;
+    let fixed = here.measured(chosen.batch, 0, here.later_bytes());
+    chosen.report.restate(&fixed);
+    Ok((chosen, fixed))
+}
+
 /// Plans without touching a device.
 pub fn plan_only(
     spec: &Spec,
@@ -121,8 +166,9 @@ fn with_request<T>(
 ) -> Result<T, TrainError> {
     spec.check_streams()?;
     let head = spec.task.head();
-    let make = |batch, chunks| -> Result<Built, TrainError> {
-        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)
+    let make = |Variant { batch, loss_chunks, update_in_backward }| -> Result<Built, TrainError> {
+        let build = if update_in_backward { build_updating_in_backward } else { build };
+        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, loss_chunks)?)
     };
     answer(&Request {
         build: &make,
@@ -131,6 +177,7 @@ fn with_request<T>(
         group: spec.task.group(),
         max_length: spec.lengths(),
         chunked_loss: head.uses_vocabulary(),
+        update_in_backward: spec.update_in_backward(),
         device,
         budgets,
         fixed,
@@ -141,8 +188,10 @@ fn with_request<T>(
 
 /// What the data takes in the host's memory.
 pub struct DataMemory<'a> {
-    /// Held already: part of what is measured, with a line of its own.
+    /// As long as the run lasts.
     pub resident_bytes: u64,
+    /// What is held of that already: part of what is measured, with a line of its own.
+    pub held_bytes: u64,
     /// What feeding it will take, given what a micro-batch holds.
     pub feed_bytes: &'a dyn Fn(Capacity) -> u64,
 }
@@ -150,7 +199,7 @@ pub struct DataMemory<'a> {
 impl DataMemory<'_> {
     /// Of runs that make their tokens up.
     pub fn none() -> Self {
-        Self { resident_bytes: 0, feed_bytes: &|_| 0 }
+        Self { resident_bytes: 0, held_bytes: 0, feed_bytes: &|_| 0 }
     }
 }
 
@@ -160,6 +209,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) device: &'a DeviceProfile,
     pub(crate) budgets: Budgets,
     pub(crate) data: &'a DataMemory<'a>,
+    pub(crate) process: Process,
     /// Plans beside what no plan controls.
     pub(crate) plan: &'a dyn Fn(Fixed) -> Result<Chosen<Built>, TrainError>,
     /// The least that a micro-batch can be.
@@ -170,14 +220,24 @@ impl Surroundings<'_> {
     /// Memory that no plan controls, as it is now. `gpu_excess_bytes` is what turned out to be lacking for driver and
     /// libraries, `later_bytes` what the process will still take.
     fn measured(&self, batch: BatchShape, gpu_excess_bytes: u64, later_bytes: u64) -> Fixed {
-        return_free_memory();
         let capacity = capacity(batch, self.spec.task.group());
-        let resident = self.data.resident_bytes;
+        let host_process_bytes = match self.process {
+            Process::Stated(bytes) => bytes,
+            Process::Measured => {
+                return_free_memory();
+                (resident_bytes() + later_bytes).saturating_sub(self.data.held_bytes)
+            }
+        };
         Fixed {
             gpu_context_bytes: self.device.context_bytes + gpu_excess_bytes,
-            host_process_bytes: (resident_bytes() + later_bytes).saturating_sub(resident),
-            host_data_bytes: resident + (self.data.feed_bytes)(capacity),
+            host_process_bytes,
+            host_data_bytes: self.data.resident_bytes + (self.data.feed_bytes)(capacity),
         }
+    }
+
+    /// What the process will take besides what it has before anything has run.
+    fn later_bytes(&self) -> u64 {
+        HEADROOM_BYTES + if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 }
     }
 
     /// Bytes of the host that are not the process's own.
@@ -187,7 +247,7 @@ impl Surroundings<'_> {
 
     /// A plan that fits beside what the process takes, with what that is before anything has run.
     fn plan(&self, gpu_excess_bytes: u64) -> Result<Chosen<Built>, TrainError> {
-        let later = HEADROOM_BYTES + if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 };
+        let later = self.later_bytes();
         let planned = |batch| {
             let fixed = self.measured(batch, gpu_excess_bytes, later);
             (self.plan)(fixed)
@@ -269,7 +329,8 @@ pub fn prepare_watched(
 ) -> Result<Prepared, TrainError> {
     let plan = |fixed| plan_only(spec, device, budgets, fixed);
     let smallest = spec.smallest_batch();
-    start(&Surroundings { spec, device, budgets, data, plan: &plan, smallest }, backend, paranoid, watch)
+    let process = Process::Measured;
+    start(&Surroundings { spec, device, budgets, data, process, plan: &plan, smallest }, backend, paranoid, watch)
 }
 
 pub(crate) fn start(

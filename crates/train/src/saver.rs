@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::checkpoint::{Best, Checkpoints, Contents, FORMAT, Identity, Progress, Record, SavedBytes};
 use crate::event::{Event, Warning};
 use crate::fit::{Watch, due};
-use crate::{Fit, Session, TrainError};
+use crate::{Evaluation, Fit, Session, TrainError};
 
 /// When checkpoints are written and which are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +19,43 @@ pub struct Saving {
     pub interval: Option<Duration>,
     /// Newest ones that are kept.
     pub keep: usize,
-    /// Save whenever the held-out loss is the lowest so far, and keep that one beside the newest.
-    pub best: bool,
+    /// Save whenever an evaluation is the best so far, and keep that one beside the newest.
+    pub best: Option<BestBy>,
+}
+
+/// What evaluations are compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BestBy {
+    /// The lowest is the best.
+    #[default]
+    Loss,
+    /// The highest is the best.
+    Bleu,
+}
+
+impl BestBy {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Bleu => "bleu",
+        }
+    }
+
+    /// What an evaluation found of it.
+    pub(crate) fn of(self, evaluation: &Evaluation) -> Option<f64> {
+        match self {
+            Self::Loss => Some(evaluation.loss),
+            Self::Bleu => evaluation.metrics.get(self.name()),
+        }
+    }
+
+    pub(crate) fn is_better(self, found: f64, than: f64) -> bool {
+        match self {
+            Self::Loss => found < than,
+            Self::Bleu => found > than,
+        }
+    }
 }
 
 /// How long a run may go on before it would hurt to lose it.
@@ -26,7 +63,7 @@ const INTERVAL: Duration = Duration::from_secs(30 * 60);
 
 impl Default for Saving {
     fn default() -> Self {
-        Self { every: None, interval: Some(INTERVAL), keep: 2, best: false }
+        Self { every: None, interval: Some(INTERVAL), keep: 2, best: None }
     }
 }
 
@@ -53,8 +90,8 @@ impl Saver {
         // Wherever a run ends, it leaves one checkpoint or the final weights; checkpoints that are there count already.
         if task.resume.is_none() {
             watch.folder.check_space(model.max(checkpoint))?;
-            let kept = saving.keep.max(1) as u64 + 1 + u64::from(saving.best);
-            let is_saved_on_the_way = saving.every.is_some() || saving.best;
+            let kept = saving.keep.max(1) as u64 + 1 + u64::from(saving.best.is_some());
+            let is_saved_on_the_way = saving.every.is_some() || saving.best.is_some();
             if is_saved_on_the_way
                 && let Err(TrainError::NoSpace { needed, free, .. }) =
                     watch.folder.check_space(model + kept * checkpoint)
@@ -111,7 +148,7 @@ impl Saver {
         let folder = self.checkpoints.save(session, &contents)?;
         (self.step, self.at, self.failed_at) = (Some(progress.step), Instant::now(), None);
         watch.tell(&Event::Saved { step: progress.step, folder: folder.clone() });
-        let best = progress.best.filter(|_| self.saving.best);
+        let best = progress.best.filter(|_| self.saving.best.is_some());
         if let Err(error) = self.checkpoints.prune(best.map(|Best { step, .. }| step)) {
             let warning = Warning::Checkpoint { reason: error.to_string() };
             watch.tell(&Event::Warning { step: progress.step, warning });

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_data::{
-    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, NO_LOSS, PerStream, TokenStream, pack_groups,
+    Capacity, DataError, Dataset, ExampleRef, Feed, FillShape, MicroBatch, PerStream, TokenStream, pack_groups,
 };
 use plimsoll_graph::{ScheduleId, SlotId, StreamShape, Streams};
 use plimsoll_models::{Built, Inputs, Parameter, ParameterKind, Recipe, position_buckets, rotary_table};
@@ -16,8 +16,12 @@ use plimsoll_runtime::{Active, ActiveStream, Backend, BadNumber, Executor};
 
 use crate::bits::BitsPerByte;
 use crate::checkpoint::PlanPosition;
+use crate::loss_scale::{LossScale, LossScaling};
 use crate::prepare::{capacity, per_stream};
-use crate::{Amounts, Ending, LossPart, Metrics, Model, Sampling, Spec, Task, TrainError, weights};
+use crate::references::References;
+use crate::{
+    Amounts, Bad, Ending, LossPart, Metrics, Model, Sampling, Spec, Task, TextComparison, TrainError, weights,
+};
 
 pub struct Session {
     executor: Executor,
@@ -31,7 +35,15 @@ pub struct Session {
     base: Option<PathBuf>,
     /// Of every token; empty if nobody said.
     byte_lengths: Vec<u32>,
+    pub(crate) comparison: Option<TextComparison>,
     plan: PlanPosition,
+    scaling: LossScaling,
+    /// Where gradients are those of a scaled loss.
+    loss_scale: Option<LossScale>,
+    /// Of losses that compare with a model that is no longer there.
+    references: Option<References>,
+    /// Numbers of a micro-batch's tokens, on their way to the device.
+    marks: Vec<f32>,
 }
 
 /// What one update did.
@@ -65,6 +77,8 @@ pub struct Evaluation {
     pub sequences: u64,
     /// What the task reports, by name.
     pub metrics: Metrics,
+    /// Rows that texts were generated for, where `bleu` is among the metrics.
+    pub bleu_rows: Option<u64>,
 }
 
 /// An update's micro-batches as the device takes them, and what they had before they were filled up.
@@ -86,6 +100,8 @@ impl Session {
     ) -> Result<Self, TrainError> {
         let executor = Executor::new(backend, plan, paranoid)?;
         let (model, task, recipe) = (spec.model.clone(), spec.task.clone(), spec.recipe.clone());
+        let scaling = LossScaling::default();
+        let loss_scale = recipe.scaled_loss.then(|| LossScale::new(&scaling));
         Ok(Self {
             executor,
             built,
@@ -96,7 +112,12 @@ impl Session {
             new_head: false,
             base: None,
             byte_lengths: Vec::new(),
+            comparison: None,
             plan: position,
+            scaling,
+            loss_scale,
+            references: None,
+            marks: Vec::new(),
         })
     }
 
@@ -122,6 +143,45 @@ impl Session {
 
     pub(crate) fn inputs(&self) -> &Inputs {
         &self.built.inputs
+    }
+
+    /// How the scale of the loss begins and goes on, where the recipe has one.
+    pub fn set_loss_scaling(&mut self, scaling: LossScaling) {
+        self.loss_scale = self.recipe.scaled_loss.then(|| LossScale::new(&scaling));
+        self.scaling = scaling;
+    }
+
+    pub(crate) fn loss_scale(&self) -> Option<LossScale> {
+        self.loss_scale
+    }
+
+    /// Goes on with the scale of a checkpoint.
+    pub(crate) fn restore_loss_scale(&mut self, saved: Option<LossScale>) {
+        self.loss_scale = self.loss_scale.map(|new| saved.unwrap_or(new));
+    }
+
+    /// What the loss, and so every gradient, is multiplied by.
+    fn scale(&self) -> f64 {
+        self.loss_scale.map_or(1.0, |state| state.scale)
+    }
+
+    /// Tells the scale of the loss what became of an update. Whether one whose gradients were not finite may fare better
+    /// under the smaller scale that the next has.
+    pub(crate) fn rescale(&mut self, grad_norm: f64) -> bool {
+        let Self { loss_scale: Some(state), scaling, .. } = self else { return false };
+        if grad_norm.is_finite() {
+            state.applied(scaling);
+            return false;
+        }
+        state.overflowed(scaling)
+    }
+
+    /// What a step line says of the scale.
+    fn with_scale(&self, metrics: Metrics) -> Metrics {
+        match self.loss_scale {
+            Some(state) => metrics.with("loss_scale", state.scale).with("skipped", state.skipped as f64),
+            None => metrics,
+        }
     }
 
     /// Gives the arena back.
@@ -183,12 +243,13 @@ impl Session {
         Region { offset: whole.offset + first_row * row_bytes, bytes: rows * row_bytes, ..whole }
     }
 
-    /// The gradient summed up since the last update, of one parameter.
+    /// The gradient summed up since the last update, of one parameter; `None` where it does not outlive its use.
     pub fn gradient(&self, parameter: &str) -> Result<Option<Vec<f32>>, TrainError> {
-        let Some(trained) = self.built.trained.iter().find(|s| s.parameter == parameter) else { return Ok(None) };
-        let elements = self.executor.plan().slots.get(trained.grad).shape.elements();
+        let trained = self.built.trained.iter().find(|s| s.parameter == parameter);
+        let Some(grad) = trained.and_then(|trained| trained.grad) else { return Ok(None) };
+        let elements = self.executor.plan().slots.get(grad).shape.elements();
         let mut values = vec![0f32; elements];
-        self.executor.read_slot(trained.grad, &mut values)?;
+        self.executor.read_slot(grad, &mut values)?;
         Ok(Some(values))
     }
 
@@ -232,9 +293,36 @@ impl Session {
         batch.fill_up(&per_stream(self.shapes().map(fill)), self.task.group());
     }
 
+    /// Whether the loss compares with the model as it was, and nothing of that will be left.
+    pub fn needs_references(&self) -> bool {
+        self.executor.plan().schedules.contains_key(&ScheduleId::REFERENCE)
+    }
+
+    pub(crate) fn set_references(&mut self, references: References) {
+        self.references = Some(references);
+    }
+
+    /// From now on the loss compares with the model as it is, on these sequences. Training asks about whole datasets.
+    pub fn keep_reference(&mut self, update: &PackedUpdate) -> Result<(), TrainError> {
+        let references = References::of_batches(self, &update.batches)?;
+        self.set_references(references);
+        Ok(())
+    }
+
+    /// How likely the model as it is finds the answer of each of the micro-batch's sequences, which is then filled up.
+    pub(crate) fn reference_log_probs(&mut self, batch: &mut MicroBatch) -> Result<Vec<f32>, TrainError> {
+        let mut found = vec![0f32; batch.sequences()];
+        self.fill_up(batch);
+        let active = self.load(batch)?;
+        self.executor.run(ScheduleId::REFERENCE, active)?;
+        let result = self.executor.results(ScheduleId::REFERENCE)[0];
+        self.executor.read_result(&result, &mut found)?;
+        Ok(found)
+    }
+
     /// Writes a micro-batch to the device.
     pub(crate) fn load(&mut self, batch: &MicroBatch) -> Result<Active, TrainError> {
-        let Self { executor, built: Built { inputs, .. }, .. } = self;
+        let Self { executor, built: Built { inputs, .. }, references, marks, .. } = self;
         for (slots, stream) in inputs.streams.iter().zip(&batch.streams) {
             executor.write_slot(slots.tokens, &stream.tokens)?;
             executor.write_slot(slots.positions, &stream.positions)?;
@@ -245,8 +333,17 @@ impl Session {
         if let Some(labels) = inputs.labels {
             executor.write_slot(labels, &batch.labels)?;
         }
-        if let Some(marks) = inputs.marks {
-            executor.write_slot(marks, &batch.marks)?;
+        if let Some(slot) = inputs.marks {
+            match references {
+                Some(references) => references.mark(batch, marks)?,
+                // Without numbers, as where time is taken: any will do.
+                None if batch.marks.is_empty() => {
+                    marks.clear();
+                    marks.resize(batch.len(), 0.0);
+                }
+                None => marks.clone_from(&batch.marks),
+            }
+            executor.write_slot(slot, marks)?;
         }
         let active = |stream: &TokenStream| ActiveStream { tokens: stream.len(), sequences: stream.sequences() };
         let streams: Vec<ActiveStream> = batch.streams.iter().map(active).collect();
@@ -259,13 +356,19 @@ impl Session {
         for batch in &update.batches {
             self.micro_step(batch)?;
         }
-        self.read_loss(repeat(1.0))
+        self.read_update_loss()
+    }
+
+    /// The loss of the update whose micro-steps have run, without its scale.
+    fn read_update_loss(&self) -> Result<f64, TrainError> {
+        Ok(self.read_loss(repeat(1.0))? / self.scale())
     }
 
     fn begin_update(&mut self, amounts: &Amounts, step: u64) -> Result<(), TrainError> {
         let key = [self.seed as u32, (self.seed >> 32) as u32, step as u32, (step >> 32) as u32];
         self.executor.write_slot(self.built.inputs.rng_key, &key)?;
-        let scales: Vec<f64> = self.task.loss_parts(amounts).iter().map(LossPart::scale).collect();
+        let scale = self.scale();
+        let scales: Vec<f64> = self.task.loss_parts(amounts).iter().map(|part| part.scale() * scale).collect();
         self.clear_loss(&scales)
     }
 
@@ -307,26 +410,51 @@ impl Session {
         Ok(total)
     }
 
-    /// Applies the summed gradients. Returns their norm before clipping; if it is not finite, nothing was applied.
-    pub fn apply(&mut self, step: u64, lr: f64) -> Result<f64, TrainError> {
+    /// Whether micro-steps apply their gradients themselves.
+    pub fn updates_in_backward(&self) -> bool {
+        self.built.updates_in_backward()
+    }
+
+    /// What the update takes from the host.
+    fn write_numbers(&mut self, step: u64, lr: f64) -> Result<(), TrainError> {
+        let inverse = self.scale().recip() as f32;
         let Self { executor, built: Built { inputs, .. }, recipe, .. } = self;
+        if let Some(unscale) = inputs.unscale {
+            executor.write_slot(unscale, &[inverse])?;
+        }
         for (group, &hyper) in recipe.groups.iter().zip(&inputs.hyper) {
             executor.write_slot(hyper, &group.optimizer.hyper(step, lr * group.lr_factor))?;
         }
-        let nothing = Active::nothing(executor.plan().batch);
-        executor.run(ScheduleId::UPDATE, nothing)?;
+        Ok(())
+    }
+
+    /// Applies the summed gradients. Returns their norm before clipping; if it is not finite, nothing was applied. Where
+    /// micro-steps apply them, this is only what the norm was.
+    pub fn apply(&mut self, step: u64, lr: f64) -> Result<f64, TrainError> {
+        if !self.updates_in_backward() {
+            self.write_numbers(step, lr)?;
+            let nothing = Active::nothing(self.executor.plan().batch);
+            self.executor.run(ScheduleId::UPDATE, nothing)?;
+        }
+        let Self { executor, built: Built { inputs, .. }, .. } = self;
         let mut clip = [0f32; 2];
         executor.read_slot(inputs.clip, &mut clip)?;
         Ok(f64::from(clip[0]))
     }
 
-    /// One whole update. A loss or a gradient that is not a number stops before the weights are touched.
+    /// One whole update. A loss or a gradient that is not a number stops before the weights are touched; where gradients
+    /// overflow for the scale of the loss, the update is left out and the next has a smaller scale.
     pub fn update(&mut self, update: &PackedUpdate, step: u64, lr: f64) -> Result<UpdateResult, TrainError> {
+        if self.updates_in_backward() {
+            assert_eq!(update.batches.len(), 1, "its own backward pass applies an update");
+            self.write_numbers(step, lr)?;
+        }
         let loss = self.accumulate(update, step)?;
         let grad_norm = self.apply_checked(loss, step, lr)?;
         let (amounts, slots) = (update.amounts, update.batches.len() * self.shapes().main().tokens);
         let fill_rate = amounts.tokens as f64 / slots.max(1) as f64;
-        Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics: self.read_metrics()? })
+        let metrics = self.with_scale(self.read_metrics()?);
+        Ok(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics })
     }
 
     /// As [`Session::accumulate`], with the feed's next update, one micro-batch at a time. What has still to be done of the
@@ -334,11 +462,15 @@ impl Session {
     pub(crate) fn accumulate_from(
         &mut self,
         feed: &mut Feed,
-        step: u64,
+        (step, lr): (u64, f64),
         tick: &mut dyn FnMut(u64, u64),
     ) -> Result<Accumulated, TrainError> {
         let head = feed.next_update()?;
         let amounts = Amounts::from(&head);
+        if self.updates_in_backward() {
+            assert_eq!(head.micro_batches, 1, "its own backward pass applies an update");
+            self.write_numbers(step, lr)?;
+        }
         self.begin_update(&amounts, step)?;
         let mut done = 0;
         while let Some(mut batch) = feed.next_batch()? {
@@ -347,14 +479,14 @@ impl Session {
             done += 1;
             tick(done, head.micro_batches);
         }
-        let (loss, metrics) = (self.read_loss(repeat(1.0))?, self.read_metrics()?);
+        let (loss, metrics) = (self.read_update_loss()?, self.with_scale(self.read_metrics()?));
         Ok(Accumulated { loss, amounts, fill_rate: head.fill_rate, metrics })
     }
 
     /// Throws away what was accumulated, so that the next update begins with none of it.
     pub(crate) fn discard(&mut self) -> Result<(), TrainError> {
         let Self { executor, built, .. } = self;
-        built.trained.iter().try_for_each(|trained| Ok(executor.clear_slot(trained.grad)?))
+        built.trained.iter().filter_map(|trained| trained.grad).try_for_each(|grad| Ok(executor.clear_slot(grad)?))
     }
 
     /// Runs the feed's next update operator by operator and names the first that makes a value that is not finite. Nothing
@@ -373,17 +505,19 @@ impl Session {
     }
 
     fn apply_checked(&mut self, loss: f64, step: u64, lr: f64) -> Result<f64, TrainError> {
+        let touched = self.updates_in_backward();
         if !loss.is_finite() {
-            return Err(TrainError::NotANumber { step, loss, origin: None });
+            return Err(Bad::Loss { loss, origin: None }.stops(step, touched));
         }
         let norm = self.apply(step, lr)?;
-        if !norm.is_finite() {
-            return Err(TrainError::BadGradient { step, norm, origin: None });
+        let helps = self.rescale(norm);
+        if !norm.is_finite() && !helps {
+            return Err(Bad::Gradient { norm, origin: None }.stops(step, touched));
         }
         Ok(norm)
     }
 
-    /// The mean loss over a dataset.
+    /// The mean loss over a dataset, and what the task reports of it.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation, TrainError> {
         let mut amounts = Amounts::default();
         // What the parts are means of is only known behind the last micro-batch.
@@ -406,7 +540,12 @@ impl Session {
             Some(value) => metrics.with("bits_per_byte", value),
             None => metrics,
         };
-        Ok(Evaluation { loss, tokens, sequences, metrics })
+        drop(batches);
+        let (metrics, bleu_rows) = match self.bleu(data)? {
+            Some((score, rows)) => (metrics.with("bleu", score), Some(rows)),
+            None => (metrics, None),
+        };
+        Ok(Evaluation { loss, tokens, sequences, metrics, bleu_rows })
     }
 
     /// Continues each prompt with its likeliest tokens until `stop` or `max_new` of them. A model with an encoder reads the
@@ -417,76 +556,11 @@ impl Session {
         stop: Option<u32>,
         max_new: usize,
     ) -> Result<Vec<Vec<u32>>, TrainError> {
-        if self.built.inputs.cache.is_some() {
-            let ending = Ending { stop: stop.into_iter().collect(), max_new };
-            let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
-            return Ok(all.into_iter().map(|generated| generated.tokens).collect());
-        }
         if prompts.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(&buffer) = self.executor.results(ScheduleId::SAMPLE).first() else { return Err(TrainError::NoText) };
-        let (rows, vocab) = (buffer.shape.rows(), buffer.shape.cols());
-        let batch = self.executor.plan().batch.main();
-        let of_stream = |stream: &StreamShape| (stream.tokens / stream.max_length).max(1);
-        let shapes = self.shapes();
-        let side_by_side = shapes.as_slice().iter().map(of_stream).fold(rows, usize::min);
-        let longest_prompt = shapes.as_slice().last().expect("there is a stream").max_length;
-        let mut answers = Vec::with_capacity(prompts.len());
-        for group in prompts.chunks(side_by_side) {
-            let start = self.model.config.decoder_start;
-            let begun = |prompt: &Vec<u32>| start.map_or_else(|| prompt.clone(), |start| vec![start]);
-            let mut texts: Vec<Vec<u32>> = group.iter().map(begun).collect();
-            let given: Vec<usize> = texts.iter().map(Vec::len).collect();
-            let mut done: Vec<bool> = group.iter().map(|prompt| prompt.len() > longest_prompt).collect();
-            for _ in 0..max_new {
-                for (text, done) in texts.iter().zip(&mut done) {
-                    *done |= text.is_empty() || text.len() >= batch.max_length;
-                }
-                let open: Vec<usize> = (0..texts.len()).filter(|&i| !done[i]).collect();
-                if open.is_empty() {
-                    break;
-                }
-                let mut flat = flat_batch(open.iter().map(|&i| texts[i].as_slice()));
-                if start.is_some() {
-                    flat.streams.push(flat_stream(open.iter().map(|&i| group[i].as_slice())));
-                }
-                let active = self.load(&flat)?;
-                self.executor.run(ScheduleId::SAMPLE, active)?;
-                let mut logits = vec![0f32; open.len() * vocab];
-                self.executor.read_result(&buffer, &mut logits)?;
-                for (&i, row) in open.iter().zip(logits.chunks_exact(vocab)) {
-                    let token = likeliest(row);
-                    texts[i].push(token);
-                    done[i] |= Some(token) == stop;
-                }
-            }
-            let new = texts.into_iter().zip(given).map(|(text, given)| text[given..].to_vec());
-            answers.extend(new);
-        }
-        Ok(answers)
+        let ending = Ending { stop: stop.into_iter().collect(), max_new };
+        let all = self.generate(prompts, &Sampling::GREEDY, &ending, &mut |_, _| ControlFlow::Continue(()))?;
+        Ok(all.into_iter().map(|generated| generated.tokens).collect())
     }
-}
-
-/// Sequences one behind another, without targets.
-pub(crate) fn flat_batch<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> MicroBatch {
-    let flat = flat_stream(sequences);
-    MicroBatch { targets: vec![NO_LOSS; flat.tokens.len()], streams: vec![flat], ..MicroBatch::default() }
-}
-
-/// One stream of them.
-pub(crate) fn flat_stream<'a>(sequences: impl Iterator<Item = &'a [u32]>) -> TokenStream {
-    let mut flat = TokenStream::default();
-    for tokens in sequences {
-        flat.tokens.extend(tokens.iter().map(|t| t.cast_signed()));
-        flat.positions.extend(0..tokens.len() as i32);
-        flat.cu_seqlens.push(flat.tokens.len() as i32);
-    }
-    flat.row_ids = vec![0; flat.tokens.len()];
-    flat
-}
-
-fn likeliest(logits: &[f32]) -> u32 {
-    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-    best.map_or(0, |(index, _)| index as u32)
 }

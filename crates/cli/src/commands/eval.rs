@@ -20,12 +20,16 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     printer.note_tables(&tables::memory(&evaluated.report, evaluated.measured));
     if printer.is_json() {
         let Evaluated { evaluation, .. } = &evaluated;
-        printer.json(&json!({
+        let mut result = json!({
             "loss": evaluation.loss,
             "tokens": evaluation.tokens,
             "sequences": evaluation.sequences,
             "metrics": evaluation.metrics,
-        }));
+        });
+        if let Some(rows) = evaluation.bleu_rows {
+            result["bleu_rows"] = rows.into();
+        }
+        printer.json(&result);
     } else {
         printer.tables(&[table(&evaluated)]);
     }
@@ -85,6 +89,9 @@ fn table(evaluated: &Evaluated) -> Table {
     row("sequences", evaluation.sequences.to_string());
     row("tokens", evaluation.tokens.to_string());
     row("loss", format!("{:.6}", evaluation.loss));
+    if let Some(rows) = evaluation.bleu_rows {
+        row("rows with bleu", rows.to_string());
+    }
     for (name, value) in evaluation.metrics.iter() {
         row(name, format!("{value:.6}"));
     }

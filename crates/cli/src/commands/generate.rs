@@ -19,6 +19,8 @@ use crate::{interrupt, tables};
 const MAX_NEW: usize = 256;
 /// Tokens of a conversation where nobody says and the model has more.
 const CONTEXT: usize = 4096;
+/// The same for models that read what is said apart from what they say, which has so many tokens too.
+const CONTEXT_APART: usize = 512;
 /// Prompts side by side at most.
 const SIDE_BY_SIDE: usize = 16;
 /// Prompts whose answers are waited for before they are printed, for each place.
@@ -110,13 +112,15 @@ fn context(args: &GenerateArgs, model: &TextModel, longest: Option<usize>, max_n
     if let Some(context) = args.context.filter(|&context| context > most || context == 0) {
         return Err(Failure::usage(format!("--context is {context}; the model was made for 1 to {most} tokens")));
     }
-    let Some(longest) = longest else { return Ok(args.context.unwrap_or(CONTEXT.min(most))) };
+    let usual = if model.reads_prompts_apart() { CONTEXT_APART } else { CONTEXT };
+    let Some(longest) = longest else { return Ok(args.context.unwrap_or(usual.min(most))) };
     let available = args.context.unwrap_or(most);
     if longest > available {
         return Err(Failure::bad_input(format!("a prompt has {longest} tokens, more than the context of {available}"))
             .hint("shorten it, or choose a longer --context if the model was made for one"));
     }
-    Ok((longest + max_new).min(available))
+    let needed = if model.reads_prompts_apart() { longest.max(max_new) } else { longest + max_new };
+    Ok(needed.min(available))
 }
 
 struct Writer<'a> {

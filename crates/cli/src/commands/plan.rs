@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_observe::picture::{PlanPicture, html, png, svg};
-use plimsoll_run::{Cause, Failure, PlannedRun, Refusal, duration, plan};
+use plimsoll_run::{Cause, Failure, MethodTable, PlannedRun, Refusal, duration, methods, plan};
 
 use super::print_origins;
 use crate::args::PlanArgs;
@@ -18,6 +18,9 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     let resolved = args.common.resolve(file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
+    }
+    if args.alternatives.is_some() {
+        return compare(&methods(&resolved, args.common.options(file))?, printer);
     }
     let planned = plan(&resolved, args.common.options(file)).inspect_err(|failure| {
         if let Cause::DoesNotFit(Some(refusal)) = &failure.cause {
@@ -42,6 +45,29 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
         printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
     }
     Ok(())
+}
+
+/// The run by other methods.
+fn compare(found: &MethodTable, printer: &Printer) -> Result<(), Failure> {
+    let MethodTable { device, budgets, rows, notes } = found;
+    notes.iter().for_each(|note| printer.remark(note));
+    let fits = rows.iter().any(|row| row.fits);
+    if printer.is_json() {
+        printer.json(&serde_json::json!({
+            "fits": fits,
+            "device": device,
+            "gpu": {"budget_bytes": budgets.gpu_bytes},
+            "host": {"budget_bytes": budgets.host_bytes},
+            "alternatives": rows,
+        }));
+    } else {
+        printer.tables(&[tables::methods(rows)]);
+    }
+    match fits {
+        true => Ok(()),
+        false => Err(Failure::does_not_fit(format!("no method fits the budget on {device}"))
+            .hint("a shorter data.max_length or a smaller model takes less memory")),
+    }
 }
 
 /// The files that `--html`, `--svg` and `--png` name.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use plimsoll_run::{Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare};
-use plimsoll_train::{Event, Outcome, Resumed, RunFolder, StepEvent};
+use plimsoll_train::{Best, Event, Outcome, Resumed, RunFolder, StepEvent};
 use serde_json::json;
 
 use plimsoll_observe::picture::{PlanPicture, courses, html};
@@ -159,6 +159,7 @@ fn show(log: &mut StepLog, event: &Event) {
                 step: *step,
                 loss: eval.loss,
                 metrics: eval.metrics.clone(),
+                bleu_rows: eval.bleu_rows,
                 took: Duration::from_secs_f64(eval.ms / 1e3),
             });
         }
@@ -194,7 +195,7 @@ fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, prepared: 
         "samples_right": count_exact(samples),
         "samples": samples.len(),
         "saved": outcome.saved,
-        "best": outcome.best.as_ref().map(|(best, folder)| json!({"step": best.step, "loss": best.loss, "folder": folder})),
+        "best": outcome.best.as_ref().map(|(best, folder)| json!({"step": best.step, best.by.name(): best.value, "folder": folder})),
     })
 }
 
@@ -222,7 +223,8 @@ fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut Ste
         log.data(&format!("evaluation {name} {value:.4}"));
     }
     if let Some((best, folder)) = &outcome.best {
-        log.data(&format!("best evaluation loss {:.4} after update {}, in {}", best.loss, best.step, folder.display()));
+        let Best { by, value, step } = best;
+        log.data(&format!("best evaluation {} {value:.4} after update {step}, in {}", by.name(), folder.display()));
     }
     log.data(&format!(
         "{} updates in {}, {:.0} tokens/s; the last weights are in {}",

@@ -49,6 +49,8 @@ pub struct EvalLine {
     pub step: u64,
     pub loss: f64,
     pub metrics: Metrics,
+    /// Rows that texts were generated for.
+    pub bleu_rows: Option<u64>,
     pub took: Duration,
 }
 
@@ -271,7 +273,8 @@ fn eval(line: &EvalLine, step_width: usize) -> String {
     let metrics: Vec<Column> = metrics(&line.metrics).collect();
     let cell = |column: &Column| format!("  {:>width$}", column.value, width = column.width);
     let metrics: String = metrics.iter().map(cell).collect();
-    format!("{:>step_width$}  {:>9.5}{metrics}  evaluation, {}", line.step, line.loss, duration(line.took))
+    let texts = line.bleu_rows.map_or_else(String::new, |rows| format!(", bleu over {rows} rows"));
+    format!("{:>step_width$}  {:>9.5}{metrics}  evaluation, {}{texts}", line.step, line.loss, duration(line.took))
 }
 
 #[cfg(test)]
@@ -296,7 +299,7 @@ mod tests {
         let columns = columns(&StepLine { metrics: metrics.clone(), ..update() }, 4);
         let columns = fitting(&columns, width);
         let took = Duration::from_millis(1500);
-        let evaluation = EvalLine { step: 12, loss: 7.5, metrics: metrics.clone(), took };
+        let evaluation = EvalLine { step: 12, loss: 7.5, metrics: metrics.clone(), bleu_rows: None, took };
         [heads(&columns), values(&columns), eval(&evaluation, 4)].join("\n")
     }
 

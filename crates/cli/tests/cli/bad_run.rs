@@ -203,7 +203,7 @@ fn out_that_is_taken() {
 
 #[test]
 fn best_checkpoint_without_held_out_data() {
-    let expected = "error: --set save.best: `save.best` compares evaluation losses, but the run has no evaluation data\n\
+    let expected = "error: --set save.best: `save.best` compares evaluations, but the run has no evaluation data\n\
         hint: set data.eval or data.eval_split, or remove save.best\n";
     let args = ["train", "run.yaml", "--out", "out", "--set", "save.best=loss"];
     refused(|world| world.edit("run.yaml", "eval: train.jsonl, ", ""), &Refusal { args: &args, code: 2, expected });

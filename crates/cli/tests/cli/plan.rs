@@ -21,7 +21,7 @@ fn has_every_promised_key(report: &Json) {
     for path in ["fits", "device", "effective_batch.sequences", "micro_batch_tokens", "accumulation"] {
         has(path);
     }
-    for path in ["recompute", "offload", "loss_chunks", "alternatives"] {
+    for path in ["recompute", "offload", "loss_chunks", "update_in_backward", "alternatives"] {
         has(path);
     }
     for memory in ["gpu", "host"] {
@@ -142,6 +142,34 @@ fn the_quickstart_has_a_budget_for_each_device() {
 }
 
 /// The size in `hint: the smallest budget that works is --gpu 812MiB`.
+/// In every mode; the process is counted, which differs a little from start to start.
+#[test]
+fn a_plan_knows_what_data_and_process_take() {
+    const SLACK_BYTES: u64 = 8 << 20;
+    let world = World::new();
+    for mode in ["memory", "cached", "streaming"] {
+        let setting = format!("data.mode={mode}");
+        let plan = world.run(&["plan", "run.yaml", "--json", "--set", &setting]).ok();
+        assert!(!plan.stderr.contains("does not count"), "{}", plan.stderr);
+        assert!(!world.path("token-cache").exists() && !world.path("runs").exists(), "a plan writes nothing");
+        world.run(&["train", "run.yaml", "--out", mode, "--quiet", "--steps", "1", "--set", &setting]).ok();
+        let (planned, taken) = (plan.json(), world.json(&format!("{mode}/plan.json")));
+        let of = |report: &Json, name: &str| report["host"]["categories"][name].as_u64().unwrap();
+        assert_eq!(of(&planned, "data"), of(&taken, "data"), "{mode}");
+        assert!(of(&planned, "process").abs_diff(of(&taken, "process")) < SLACK_BYTES, "{mode}: {planned} {taken}");
+        std::fs::remove_dir_all(world.path("token-cache")).ok();
+    }
+}
+
+#[test]
+fn a_plan_without_its_data_says_so() {
+    let world = World::new();
+    std::fs::remove_file(world.path("train.jsonl")).unwrap();
+    let said = world.run(&["plan", "run.yaml", "--device", "cpu"]).ok();
+    let note = "the plan does not count the memory of the data: cannot read train.jsonl: No such file or directory";
+    assert!(said.stderr.contains(note), "{}", said.stderr);
+}
+
 fn smallest_budget(stderr: &str, flag: &str) -> String {
     let hint = format!("hint: the smallest budget that works is {flag} ");
     let line = stderr.lines().find_map(|line| line.strip_prefix(&hint));
@@ -215,14 +243,56 @@ fn budgets_beyond_the_card_are_cut() {
     assert!(said.stderr.contains("exceeds this machine's memory"), "{}", said.stderr);
 }
 
-/// Whoever asks for fp16 is told what it lacks, once, and is not stopped.
+/// Methods with their memory and speed; what does not fit says by how much, and the run's own is marked.
 #[test]
-fn fp16_is_warned_of() {
+fn methods_are_compared() {
     let world = World::bare(LORA);
-    let warned = |precision: &str| {
-        let setting = format!("precision={precision}");
-        let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--quiet", "--set", &setting]).ok();
-        said.stderr.contains("no loss scaling")
-    };
-    assert!(warned("fp16") && !warned("bf16"));
+    let args = ["plan", "run.yaml", "--device", "RTX 4090", "--alternatives", "methods", "--gpu"];
+    let ask = |gpu: &str, more: &[&str]| world.run(&[&args[..], &[gpu], more].concat());
+    let json = ask("1200MiB", &["--json"]).ok().json();
+    assert_eq!((&json["fits"], &json["gpu"]["budget_bytes"]), (&true.into(), &(1200u64 << 20).into()));
+    let rows = json["alternatives"].as_array().unwrap().clone();
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {json}"));
+    let gpu = |name: &str| row(name)["gpu_bytes"].as_u64().unwrap();
+    let chosen: Vec<&Json> = rows.iter().filter(|row| row["chosen"] == true).map(|row| &row["name"]).collect();
+    assert_eq!(chosen, ["lora, rank 8"]);
+    assert!(row("lora, rank 8")["fits"] == true && gpu("lora, rank 64") < gpu("full, adafactor"));
+    let full = ["int8", "bf16", "fp32"].map(|state| format!("full, adamw with {state} states"));
+    let [int8, bf16, fp32] = full.each_ref().map(|name| gpu(name));
+    assert!(int8 < bf16 && bf16 < fp32 && gpu("lower half frozen, adamw with fp32 states") < fp32);
+    assert!(gpu("full, adafactor") < fp32);
+    assert!(row(&full[2])["fits"] == false, "{json}");
+    assert!(row(&full[2])["why_not"].as_str().unwrap().contains("over the GPU budget"), "{json}");
+    // Those that fit come first, the fastest of them first.
+    let fits: Vec<bool> = rows.iter().map(|row| row["fits"] == true).collect();
+    assert!(fits.is_sorted_by_key(|fits| !fits), "{json}");
+    let speeds: Vec<f64> =
+        rows.iter().filter(|row| row["fits"] == true).map(|r| r["tokens_per_s"].as_f64().unwrap()).collect();
+    assert!(speeds.is_sorted_by(|a, b| a >= b), "{json}");
+    let table = ask("1200MiB", &[]).ok().stdout;
+    assert_eq!(table.lines().count(), rows.len() + 1, "{table}");
+    let refused = ask("64MiB", &["--json"]);
+    assert_eq!((refused.code, &refused.json()["fits"]), (Some(3), &false.into()), "{}", refused.stderr);
+}
+
+#[test]
+fn updates_in_the_backward_pass_are_shown_and_refused_by_name() {
+    let world = World::bare(&format!("{SHAPE}data: {{max_length: 64}}\nbatch: {{sequences: 2}}\nclip: none\n"));
+    let plan = |more: &[&str]| world.run(&[&["plan", "run.yaml", "--device", "cpu"], more].concat());
+    let pinned = ["--set", "plan.update_in_backward=true"];
+    let json = |more: &[&str]| plan(&[more, &["--json"]].concat()).ok().json();
+    assert_eq!(json(&[])["update_in_backward"], false, "updates stay whole where everything fits");
+    let inside = json(&pinned);
+    assert_eq!(inside["update_in_backward"], true);
+    assert_eq!(inside["host"]["categories"]["gradients"].as_u64().map(|bytes| bytes < 1 << 20), Some(true), "{inside}");
+    assert!(plan(&pinned).ok().stdout.contains("in the backward pass"));
+    for (setting, reason) in [
+        ("clip=1.0", "clipping takes the norm of all gradients first"),
+        ("guard.action=skip", "`guard` looks at an update before any weight is touched"),
+        ("plan.micro_batch_tokens=64", "an update of several micro-batches sums their gradients up first"),
+    ] {
+        let said = plan(&[&pinned[..], &["--set", setting]].concat());
+        assert_eq!(said.code, Some(2), "{}", said.stderr);
+        assert!(said.stderr.contains(reason), "{setting}: {}", said.stderr);
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::support::{World, refused_set};
+use crate::support::{Refusal, World, refused_in, refused_set};
 
 /// Trains on `train.jsonl` and evaluates on rows that were not seen.
 fn run(task: &str, more: &str) -> String {
@@ -96,12 +96,16 @@ fn preferences_are_learnt_by_likelihood() {
     above(&world, "a", "accuracy", 0.95);
     world.run(&["train", "run.yaml", "--out", "b", "--quiet", "--set", "task=orpo"]).ok();
     above(&world, "b", "accuracy", 0.95);
+    // Everything is trained: the model is asked about all answers before that.
+    world.run(&["train", "run.yaml", "--out", "c", "--quiet"]).ok();
+    above(&world, "c", "accuracy", 0.95);
+    assert!(world.path("c/reference.bin").exists());
     refused_set(
         &world,
-        "dpo.beta=0.2",
+        "data.mode=streaming",
         2,
-        "error: `task: dpo` compares with the model without its adapters\n\
-         hint: train adapters, as in method: {lora: {r: 16}}, or use `task: orpo`, which needs no reference\n",
+        "error: --set data.mode: `task: dpo` that trains the model itself asks it about all data first\n\
+         hint: set `data.mode: cached` or `memory`, or train adapters, as in method: {lora: {r: 16}}\n",
     );
 }
 
@@ -136,4 +140,94 @@ fn pretraining_reports_bits_per_byte() {
     // A token is a byte here, or an end without one, so the mean over bytes is near the loss in bits.
     let loss = eval["loss"].as_f64().expect("a loss") / std::f64::consts::LN_2;
     assert!(bits > 0.0 && (bits - loss).abs() < 0.5, "{eval}");
+}
+
+/// A T5 that says what it reads backwards, small enough for a test.
+fn sourced_world() -> World {
+    let row = |i: usize| {
+        let (a, b) = digits(i);
+        json!({"prompt": format!("turn {a} {b}"), "response": format!("{b} then {a} it is")})
+    };
+    let world = world(&run("seq2seq", "tokenizer: model"), row);
+    world.edit(
+        "run.yaml",
+        "model: model\n",
+        "model: {family: t5, d_model: 32, d_kv: 8, d_ff: 64, num_layers: 1, num_decoder_layers: 2, num_heads: 4, \
+         vocab_size: 260, dropout_rate: 0.0, decoder_start_token_id: 0, init: random}\n",
+    );
+    world.edit("run.yaml", "max_length: 48", "max_length: 16");
+    world.edit("run.yaml", "lr: 5e-3", "lr: 1e-2");
+    world
+}
+
+/// What a run measured last, `eval` measures on its folder, on its checkpoint and with adapters; each also says it.
+#[test]
+fn sources_are_answered_and_compared() {
+    let world = sourced_world();
+    let best = ["--set", "save={every: 30, best: bleu}", "--set", "eval.bleu_rows=20", "--set", "eval.samples=2"];
+    let said = world.run(&[&["train", "run.yaml", "--out", "a", "--json"], &best[..]].concat()).ok();
+    let measured = last_eval(&world, "a");
+    let bleu = measured["bleu"].as_f64().expect("reported");
+    assert!((0.0..=100.0).contains(&bleu) && bleu > 1.0, "{measured}");
+    assert_eq!(measured["bleu_rows"], 20);
+    let evals: Vec<Json> = world.metrics("a").iter().filter_map(|line| line.get("eval").cloned()).collect();
+    let highest = evals[1..].iter().filter_map(|eval| eval["bleu"].as_f64()).fold(0.0, f64::max);
+    assert_eq!(said.json()["best"]["bleu"].as_f64(), Some(highest), "{}", said.stdout);
+    assert_eq!(said.json()["samples"], 2);
+    let host = &said.json()["host"];
+    assert!(host["used_bytes"].as_u64() <= host["planned_bytes"].as_u64(), "{host}");
+
+    for folder in ["a", "a/final", "a/checkpoints/step-30"] {
+        let data = ["--data", "eval.jsonl", "--set", "data.max_length=16", "--set", "eval.bleu_rows=20"];
+        let found = world.run(&[&["eval", folder, "--task", "seq2seq", "--json"], &data[..]].concat()).ok().json();
+        let expected = if folder.ends_with("30") { &evals[1] } else { &measured };
+        assert_eq!((&found["metrics"]["bleu"], &found["bleu_rows"]), (&expected["bleu"], &20.into()), "{folder}");
+    }
+    let table = world.run(&["eval", "a"]).ok().stdout;
+    assert!(table.contains("bleu") && table.contains("rows with bleu"), "{table}");
+
+    let prompt = ["--prompt", "turn 3 4", "--temperature", "0", "--json", "--quiet"];
+    let answer = world.run(&[&["generate", "a"], &prompt[..]].concat()).ok().json();
+    assert_eq!(answer["prompt"], "turn 3 4");
+    assert!(answer["text"].as_str().is_some_and(|text| !text.starts_with("turn")), "{answer}");
+    let short = world.run(&[&["generate", "a/final", "--max-new", "3"], &prompt[..]].concat()).ok().json();
+    let tokens = |answer: &Json| answer["tokens"].as_array().expect("tokens").clone();
+    assert_eq!(tokens(&short), tokens(&answer)[..tokens(&short).len()]);
+    assert!(tokens(&short).len() <= 3);
+}
+
+#[test]
+fn adapters_beside_an_encoder_answer_too() {
+    let world = sourced_world();
+    let lora = ["--set", "method={lora: {r: 4, alpha: 8}}", "--steps", "4"];
+    world.run(&[&["train", "run.yaml", "--out", "a", "--quiet"], &lora[..]].concat()).ok();
+    let measured = last_eval(&world, "a");
+    let found = world.run(&["eval", "a", "--json"]).ok().json();
+    assert_eq!(found["metrics"]["bleu"], measured["bleu"]);
+    assert_eq!((&found["bleu_rows"], &measured["bleu_rows"]), (&32.into(), &32.into()), "all there are");
+    let prompt = ["--prompt", "turn 3 4", "--temperature", "0", "--json", "--quiet", "--max-new", "5"];
+    let ways: [&[&str]; 2] = [&["a"], &["a/base", "--adapter", "a/final"]];
+    let texts = ways.map(|way| world.run(&[&["generate"], way, &prompt[..]].concat()).ok().json()["tokens"].clone());
+    assert_eq!(texts[0], texts[1]);
+    assert!(texts[0].as_array().is_some_and(|tokens| !tokens.is_empty()));
+}
+
+#[test]
+fn bleu_needs_texts_to_compare() {
+    let check = |world: &World, more: &[&str], expected: &str| {
+        let args = [&["train", "run.yaml", "--out", "out", "--set", "save.best=bleu"], more].concat();
+        refused_in(world, &Refusal { args: &args, code: 2, expected });
+    };
+    check(
+        &World::new(),
+        &[],
+        "error: --set save.best: `save.best` is bleu, which `task: sft` does not report\n\
+         hint: set save.best to loss, or use `task: seq2seq`\n",
+    );
+    check(
+        &sourced_world(),
+        &["--set", "eval.bleu_rows=0"],
+        "error: --set save.best: `save.best` is bleu, but `eval.bleu_rows` is 0, so none is computed\n\
+         hint: set eval.bleu_rows to the number of held-out rows to compare, or save.best to loss\n",
+    );
 }

@@ -9,10 +9,10 @@ fn place(inputs: &[&Array], row: usize) -> Option<(usize, usize)> {
 }
 
 pub fn cache_write(op: &CacheWrite, inputs: &[&Array]) -> Array {
-    let (qkv, mut cache) = (inputs[0], inputs[1].clone());
-    for row in 0..qkv.rows() {
+    let (rows, mut cache) = (inputs[0], inputs[1].clone());
+    for row in 0..rows.rows() {
         if let Some((place, position)) = place(inputs, row) {
-            let keys_and_values = &qkv.row(row)[op.heads.query_cols()..];
+            let keys_and_values = &rows.row(row)[op.row_cols() - 2 * op.heads.kv_cols()..];
             cache.row_mut(place * op.capacity + position % op.capacity).copy_from_slice(keys_and_values);
         }
     }
@@ -26,22 +26,23 @@ pub fn cached_attention(op: &CachedAttention, inputs: &[&Array]) -> Array {
     for row in 0..qkv.rows() {
         let Some((place, position)) = place(inputs, row) else { continue };
         let visible = |earlier: &usize| op.window.is_none_or(|window| position - earlier < window);
-        let seen: Vec<&[f64]> = (0..=position)
+        let seen: Vec<(usize, &[f64])> = (0..=position)
             .filter(visible)
-            .map(|earlier| cache.row(place * op.capacity + earlier % op.capacity))
+            .map(|earlier| (earlier, cache.row(place * op.capacity + earlier % op.capacity)))
             .collect();
         for head in 0..op.heads.query {
             let kv_head = head / (op.heads.query / op.heads.kv);
             let (keys, values) = (kv_head * head_dim, op.heads.kv_cols() + kv_head * head_dim);
             let q = &qkv.row(row)[head * head_dim..][..head_dim];
-            let score = |cached: &&[f64]| {
+            let score = |(at, cached): &(usize, &[f64])| {
                 let product = f64::from(op.scale) * dot(q, &cached[keys..][..head_dim]);
-                op.softcap.map(f64::from).map_or(product, |cap| cap * (product / cap).tanh())
+                let capped = op.softcap.map(f64::from).map_or(product, |cap| cap * (product / cap).tanh());
+                capped + op.bias.map_or(0.0, |zero| inputs[4].row(head)[zero + at - position])
             };
             let scores: Vec<f64> = seen.iter().map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
-            for (cached, score) in seen.iter().zip(scores) {
+            for ((_, cached), score) in seen.iter().zip(scores) {
                 let to = &mut out.row_mut(row)[head * head_dim..][..head_dim];
                 add_scaled(to, (score - largest).exp() / total, &cached[values..][..head_dim]);
             }

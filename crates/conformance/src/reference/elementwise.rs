@@ -1,4 +1,4 @@
-use plimsoll_graph::ops::{Dropout, InnerDropout, Scale};
+use plimsoll_graph::ops::{Dropout, InnerDropout, Scale, Zeros};
 
 use super::{Array, MaskSource, dropout_factors};
 
@@ -8,6 +8,10 @@ pub fn add(inputs: &[&Array]) -> Array {
 
 pub fn scale(op: &Scale, inputs: &[&Array]) -> Array {
     inputs[0].map(|x| f64::from(op.factor) * x)
+}
+
+pub fn zeros(op: &Zeros) -> Array {
+    Array::new(op.shape.dims(), vec![0.0; op.shape.elements()])
 }
 
 pub fn dropout(op: &Dropout, inputs: &[&Array], masks: &mut dyn MaskSource) -> Array {

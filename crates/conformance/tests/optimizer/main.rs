@@ -7,9 +7,9 @@ mod parity;
 mod states;
 
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
-use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Rounding, SIXTEEN, Suite, Tensor, compare, unit};
-use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
-use plimsoll_graph::{DType, Op, OptimizerSettings, optimizer_named};
+use plimsoll_conformance::{Data, F32_ELEMENTWISE, Placement, Random, Rounding, SIXTEEN, Suite, Tensor, compare, unit};
+use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd, SquareSum, TotalNorm};
+use plimsoll_graph::{DType, Extent, Op, OptimizerSettings, optimizer_named};
 use plimsoll_runtime::Active;
 
 const LENGTHS: [usize; 6] = [1, 7, 16, 63, 1000, 70_001];
@@ -35,11 +35,88 @@ fn global_norm() {
         for lengths in sets {
             let mut inputs = vec![Tensor::fixed(&[2], vec![f32::NAN; 2])];
             inputs.extend(lengths.iter().map(|&len| random.fixed(&[len])));
-            suite.check(&format!("{lengths:?}"), GlobalNorm { max_norm }, &inputs, ACTIVE, F32_ELEMENTWISE);
+            suite.check(
+                &format!("{lengths:?}"),
+                GlobalNorm { max_norm, scaled: false },
+                &inputs,
+                ACTIVE,
+                F32_ELEMENTWISE,
+            );
         }
     }
     let inputs = [Tensor::fixed(&[2], vec![0.0; 2]), Tensor::fixed(&[5], vec![0.0; 5])];
-    suite.check("no gradient", GlobalNorm { max_norm: Some(1.0) }, &inputs, ACTIVE, F32_ELEMENTWISE);
+    suite.check("no gradient", GlobalNorm { max_norm: Some(1.0), scaled: false }, &inputs, ACTIVE, F32_ELEMENTWISE);
+}
+
+/// The scale of the loss leaves norm and gradients by the factor.
+#[test]
+fn global_norm_of_a_scaled_loss() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(101));
+    for max_norm in [None, Some(0.5), Some(1e6)] {
+        let gradients: Vec<Tensor> = [1000, 1, 64].iter().map(|&len| random.fixed(&[len])).collect();
+        let plain = [&[Tensor::fixed(&[2], vec![f32::NAN; 2])], &gradients[..]].concat();
+        let scaled = [&plain[..], &[Tensor::fixed(&[1], vec![0.125])]].concat();
+        let op = GlobalNorm { max_norm, scaled: true };
+        suite.check(&format!("{max_norm:?}"), op.clone(), &scaled, ACTIVE, F32_ELEMENTWISE);
+        if max_norm.is_none() {
+            for harness in suite.harnesses() {
+                let norm = GlobalNorm { max_norm, scaled: false }.into();
+                let whole = harness.run(&norm, &plain, ACTIVE, &Placement::default()).remove(0);
+                let found = harness.run(&op.clone().into(), &scaled, ACTIVE, &Placement::default()).remove(0);
+                assert_eq!(found.f32s(), [whole.f32s()[0] / 8.0, 0.125], "exactly, on {}", harness.name());
+            }
+        }
+    }
+}
+
+fn sums(values: Vec<f64>) -> Tensor {
+    Tensor::new(&[values.len()], Extent::Fixed, Data::F64(values))
+}
+
+/// Gradient by gradient, in any order, the norm has the bits that it has over all of them at once.
+#[test]
+fn sums_of_single_gradients_make_the_same_norm() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(102));
+    let lengths = [7, 70_001, 1, 33, 16_385];
+    let gradients: Vec<Tensor> = lengths.iter().map(|&len| random.fixed(&[len])).collect();
+    let guard = Tensor::fixed(&[2], vec![0.0, 1.0]);
+    for (index, gradient) in gradients.iter().enumerate() {
+        let inputs = [guard.clone(), sums(vec![2.0; 5]), gradient.clone()];
+        suite.check(&format!("sum {index}"), SquareSum { index }, &inputs, ACTIVE, F32_ELEMENTWISE);
+    }
+    suite.check("total", TotalNorm, &[guard.clone(), sums(vec![1.0, 4.0, 0.25])], ACTIVE, F32_ELEMENTWISE);
+    for harness in suite.harnesses() {
+        let mut state = vec![Tensor::fixed(&[2], vec![0.0; 2]), sums(vec![0.0; 5])];
+        for index in [3, 0, 4, 2, 1] {
+            let inputs = [&state[..], &[gradients[index].clone()]].concat();
+            state = harness.run(&SquareSum { index }.into(), &inputs, ACTIVE, &Placement::default());
+        }
+        assert_eq!(state[0].f32s(), [0.0, 1.0]);
+        let clip = || Tensor::fixed(&[2], vec![f32::NAN; 2]);
+        let one = harness.run(&TotalNorm.into(), &[clip(), state[1].clone()], ACTIVE, &Placement::default());
+        let all = [&[clip()], &gradients[..]].concat();
+        let norm = GlobalNorm { max_norm: None, scaled: false }.into();
+        let together = harness.run(&norm, &all, ACTIVE, &Placement::default());
+        assert_eq!(one[0].f32s(), together[0].f32s(), "on {}", harness.name());
+    }
+}
+
+/// From a gradient that is not finite on, no update has a factor.
+#[test]
+fn a_bad_gradient_spoils_the_guard_for_good() {
+    for harness in Suite::new().harnesses() {
+        let mut state = vec![Tensor::fixed(&[2], vec![0.0; 2]), sums(vec![0.0; 3])];
+        let mut factors = Vec::new();
+        for (index, value) in [1.0, f32::INFINITY, 1.0].into_iter().enumerate() {
+            let inputs = [&state[..], &[Tensor::fixed(&[9], vec![value; 9])]].concat();
+            state = harness.run(&SquareSum { index }.into(), &inputs, ACTIVE, &Placement::default());
+            factors.push(state[0].f32s()[1].is_nan());
+        }
+        assert_eq!(factors, [false, true, true], "on {}", harness.name());
+        let inputs = [Tensor::fixed(&[2], vec![0.0; 2]), state[1].clone()];
+        let clip = harness.run(&TotalNorm.into(), &inputs, ACTIVE, &Placement::default()).remove(0);
+        assert!(!clip.f32s()[0].is_finite() && clip.f32s()[1].is_nan(), "on {}", harness.name());
+    }
 }
 
 /// A million squares of which each alone vanishes beside the sum: partial sums must not lose them.
@@ -49,7 +126,7 @@ fn global_norm_of_many_small_gradients() {
     let mut gradient = vec![1e-4; 1_000_000];
     gradient[0] = 1.0;
     let inputs = [Tensor::fixed(&[2], vec![0.0; 2]), Tensor::fixed(&[1000, 1000], gradient)];
-    suite.check("small", GlobalNorm { max_norm: Some(1.0) }, &inputs, ACTIVE, F32_ELEMENTWISE);
+    suite.check("small", GlobalNorm { max_norm: Some(1.0), scaled: false }, &inputs, ACTIVE, F32_ELEMENTWISE);
 }
 
 #[test]
@@ -118,7 +195,7 @@ fn run_course(
         let mut state = vec![Tensor::fixed(&[len], vec![0.0; len]); states];
         for (step, gradient) in course.gradients.iter().enumerate() {
             let gradient = Tensor::fixed(&[len], gradient.clone());
-            let norm = GlobalNorm { max_norm: Some(max_norm) }.into();
+            let norm = GlobalNorm { max_norm: Some(max_norm), scaled: false }.into();
             let norm_inputs = [Tensor::fixed(&[2], vec![0.0; 2]), gradient.clone()];
             let clip = harness.run(&norm, &norm_inputs, ACTIVE, &Placement::default()).remove(0);
             let (op, inputs) = make(step + 1, [parameter, gradient, clip], &state);
@@ -292,7 +369,7 @@ fn global_norm_of_sixteen_bit_gradients() {
         for lengths in sets {
             let mut inputs = vec![Tensor::fixed(&[2], vec![f32::NAN; 2])];
             inputs.extend(lengths.iter().map(|&len| random.fixed(&[len])));
-            let (name, op) = (format!("{lengths:?}"), GlobalNorm { max_norm });
+            let (name, op) = (format!("{lengths:?}"), GlobalNorm { max_norm, scaled: false });
             let rounding = Rounding::none(F32_ELEMENTWISE);
             let all: Vec<usize> = (1..inputs.len()).collect();
             suite.check_sixteen(&name, op.clone(), &inputs, &all, ACTIVE, rounding);
@@ -350,7 +427,7 @@ fn a_norm_that_is_not_finite_is_told() {
                 let mut gradient = vec![f32::MAX.min(bad.abs().max(1.0)); 1000];
                 gradient[517] = bad;
                 let inputs = [Tensor::fixed(&[2], vec![0.0; 2]), Tensor::fixed(&[1000], gradient)];
-                let norm = GlobalNorm { max_norm }.into();
+                let norm = GlobalNorm { max_norm, scaled: false }.into();
                 let clip = harness.run(&norm, &inputs, ACTIVE, &Placement::default()).remove(0);
                 let clip = clip.f32s();
                 assert!(

@@ -14,7 +14,7 @@ pub(crate) use lion::lion;
 pub(crate) use muon::muon;
 pub(crate) use sgd::sgd;
 
-use plimsoll_graph::ops::GlobalNorm;
+use plimsoll_graph::ops::{GlobalNorm, SquareSum};
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix, Rows};
@@ -27,7 +27,7 @@ const NORM_PART_LEN: usize = 16 * 1024;
 
 pub(crate) fn global_norm(op: &GlobalNorm, call: &Call) -> Result<(), RuntimeError> {
     let clip: Matrix = call.output(0)?;
-    let gradients = call.step.inputs.len() - 1;
+    let gradients = op.gradients(call.step.inputs.len());
     for index in 0..gradients {
         call.input::<f32>(1 + index)?;
     }
@@ -35,22 +35,64 @@ pub(crate) fn global_norm(op: &GlobalNorm, call: &Call) -> Result<(), RuntimeErr
     call.workers.for_each(gradients * NORM_PARTS, |_, task| {
         let (index, part) = (task / NORM_PARTS, task % NORM_PARTS);
         let Ok(gradient) = call.input::<f32>(1 + index) else { return };
-        let len = gradient.len().div_ceil(NORM_PARTS).max(NORM_PART_LEN).next_multiple_of(SQUARE_LANES);
-        let start = (part * len).min(gradient.len());
-        let count = len.min(gradient.len() - start);
-        // SAFETY: the part lies in the gradient; its place in the workspace is this task's alone.
-        unsafe { *partial.row(index).add(part) = sum_squares(gradient.ptr().add(start), count) };
+        // SAFETY: its place in the workspace is this task's alone.
+        unsafe { *partial.row(index).add(part) = part_of_squares(gradient, part) };
     });
-    // SAFETY: all parts were just written; nobody else is at work.
-    let norm = unsafe { partial.slice() }.iter().sum::<f64>().sqrt() as f32;
-    let factor = match op.max_norm {
-        _ if !norm.is_finite() => f32::NAN,
-        Some(max) => (max / (norm + 1e-6)).min(1.0),
-        None => 1.0,
+    let unscale = match op.scaled {
+        // SAFETY: nobody writes it while the step runs.
+        true => unsafe { *call.input::<f32>(1 + gradients)?.ptr() },
+        false => 1.0,
     };
+    // SAFETY: all parts were just written; nobody else is at work.
+    let parts = unsafe { partial.slice() };
+    let total: f64 = parts.chunks(NORM_PARTS).map(|parts| parts.iter().sum::<f64>()).sum();
+    let norm = (total.sqrt() * f64::from(unscale)) as f32;
+    let factor = unscale
+        * match op.max_norm {
+            _ if !norm.is_finite() => f32::NAN,
+            Some(max) => (max / (norm + 1e-6)).min(1.0),
+            None => 1.0,
+        };
     // SAFETY: `clip` has two elements.
     unsafe { clip.ptr().cast::<[f32; 2]>().write([norm, factor]) };
     Ok(())
+}
+
+pub(crate) fn square_sum(op: &SquareSum, call: &Call) -> Result<(), RuntimeError> {
+    let (guard, sums, gradient): (Matrix, Rows<f64>, Matrix) = (call.output(0)?, call.output(1)?, call.input(2)?);
+    let partial: Rows<f64> = call.workspace(1, NORM_PARTS)?;
+    call.workers.for_each(NORM_PARTS, |_, part| {
+        // SAFETY: its place in the workspace is this task's alone.
+        unsafe { *partial.ptr().add(part) = part_of_squares(gradient, part) };
+    });
+    // SAFETY: all parts were just written; nobody else is at work.
+    let sum = unsafe { partial.slice() }.iter().sum::<f64>();
+    // SAFETY: both were checked when the step was made: a place for every gradient, and two numbers.
+    unsafe {
+        *sums.ptr().add(op.index) = sum;
+        let guard = guard.ptr().cast::<[f32; 2]>();
+        let spoilt = if (sum.sqrt() as f32).is_finite() { (*guard)[0] } else { f32::NAN };
+        *guard = [spoilt, 1.0 + spoilt];
+    }
+    Ok(())
+}
+
+pub(crate) fn total_norm(call: &Call) -> Result<(), RuntimeError> {
+    let (clip, sums): (Matrix, Rows<f64>) = (call.output(0)?, call.input(1)?);
+    // SAFETY: nobody writes to the sums while the step runs.
+    let norm = unsafe { sums.slice() }.iter().sum::<f64>().sqrt() as f32;
+    let factor = if norm.is_finite() { 1.0 } else { f32::NAN };
+    // SAFETY: `clip` has two elements.
+    unsafe { clip.ptr().cast::<[f32; 2]>().write([norm, factor]) };
+    Ok(())
+}
+
+/// The sum of squares of one of the [`NORM_PARTS`] of a gradient.
+fn part_of_squares(gradient: Matrix, part: usize) -> f64 {
+    let len = gradient.len().div_ceil(NORM_PARTS).max(NORM_PART_LEN).next_multiple_of(SQUARE_LANES);
+    let start = (part * len).min(gradient.len());
+    // SAFETY: the part lies in the gradient.
+    unsafe { sum_squares(gradient.ptr().add(start), len.min(gradient.len() - start)) }
 }
 
 /// Of a whole matrix, in parts that follow from its length alone.

@@ -117,7 +117,7 @@ fn other_cases() -> Vec<Case> {
         case(Add, vec![rows(70), rows(70)]),
         case(Dropout { p: 0.4, site: 9 }, vec![rows(70), ids(1000), key()]),
         case(LastLogits { softcap: Some(3.0), sequences: 5 }, vec![rows(33), fixed(&[50, 33]), boundaries()]),
-        case(GlobalNorm { max_norm: Some(1.0) }, vec![fixed(&[2]), fixed(&[300, 200]), fixed(&[7])]),
+        case(GlobalNorm { max_norm: Some(1.0), scaled: false }, vec![fixed(&[2]), fixed(&[300, 200]), fixed(&[7])]),
         case(
             AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, master: false },
             vec![

@@ -12,7 +12,7 @@ pub(crate) use adafactor::adafactor;
 pub(crate) use muon::muon;
 pub(crate) use update::{update_many, update_one};
 
-use plimsoll_graph::ops::GlobalNorm;
+use plimsoll_graph::ops::{GlobalNorm, SquareSum};
 use plimsoll_graph::{DType, GPU_PARTIAL_ROWS};
 use plimsoll_runtime::RuntimeError;
 
@@ -21,6 +21,7 @@ use crate::call::{Args, Call, Operand, type_suffix};
 const MODULE: &str = "optimizer";
 const NORM_THREADS: u32 = 512;
 const FACTOR_THREADS: u32 = 1024;
+const SUM_THREADS: u32 = 256;
 /// Elements of a gradient that are worth a block of their own.
 const NORM_PART_LEN: usize = 16 * 1024;
 
@@ -53,17 +54,22 @@ fn norm_rows(gradients: &[&Operand]) -> (Vec<NormRow>, usize) {
 }
 
 pub(crate) fn global_norm(op: &GlobalNorm, call: &Call) -> Result<(), RuntimeError> {
-    let gradients: Vec<Operand> = (1..call.step.inputs.len()).map(|index| call.input(index)).collect();
+    let count = op.gradients(call.step.inputs.len());
+    let gradients: Vec<Operand> = (1..=count).map(|index| call.input(index)).collect();
+    let unscale = if op.scaled { call.input(1 + count).ptr } else { 0 };
     if let Some(odd) = gradients.iter().find(|gradient| type_suffix(gradient.dtype).is_none()) {
         return Err(call.unsupported(odd.dtype));
     }
     let (partial, planned) = call.workspace();
-    let mut parts = 0;
+    // The sum of each gradient behind all parts.
+    let sums_bytes = gradients.len() * size_of::<f64>();
+    let sums = partial + planned.saturating_sub(sums_bytes) as u64;
+    let (mut parts, mut done) = (0, 0);
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         let alike: Vec<&Operand> = gradients.iter().filter(|gradient| gradient.dtype == dtype).collect();
         for some in alike.chunks(NORM_ROWS) {
             let (rows, blocks) = norm_rows(some);
-            let end = (parts + blocks) * size_of::<f64>();
+            let end = (parts + blocks) * size_of::<f64>() + sums_bytes;
             if end > planned {
                 return Err(call.error(format!("needs {end} bytes of workspace or more, {planned} were planned")));
             }
@@ -71,12 +77,41 @@ pub(crate) fn global_norm(op: &GlobalNorm, call: &Call) -> Result<(), RuntimeErr
             let args = Args::with_table(&rows, NORM_ROWS).u32(rows.len() as u32).ptr(at);
             let kernel = format!("square_sums_{}", dtype.name());
             call.launch(MODULE, &kernel, (blocks as u32, 1, 1), NORM_THREADS, 0, args)?;
+            let to = sums + (done * size_of::<f64>()) as u64;
+            let args = Args::with_table(&rows, NORM_ROWS).u32(rows.len() as u32).ptr(at).ptr(to);
+            call.launch(MODULE, "row_sums", (rows.len() as u32, 1, 1), SUM_THREADS, 0, args)?;
             parts += blocks;
+            done += rows.len();
         }
     }
     let max_norm = op.max_norm.unwrap_or(f32::INFINITY);
-    let args = Args::new().ptr(partial).ptr(call.output(0).ptr).u32(parts as u32).f32(max_norm);
+    norm_of(call, sums, gradients.len(), unscale, max_norm)
+}
+
+/// Norm and clip factor from the sums of all gradients.
+fn norm_of(call: &Call, sums: u64, count: usize, unscale: u64, max_norm: f32) -> Result<(), RuntimeError> {
+    let args = Args::new().ptr(sums).ptr(unscale).ptr(call.output(0).ptr).u32(count as u32).f32(max_norm);
     call.launch(MODULE, "clip_factor", (1, 1, 1), FACTOR_THREADS, 0, args)
+}
+
+pub(crate) fn square_sum(op: &SquareSum, call: &Call) -> Result<(), RuntimeError> {
+    let gradient = call.input(2);
+    let suffix = type_suffix(gradient.dtype).ok_or_else(|| call.unsupported(gradient.dtype))?;
+    let (rows, blocks) = norm_rows(&[&gradient]);
+    let (partial, planned) = call.workspace();
+    if blocks * size_of::<f64>() > planned {
+        return Err(call.error(format!("needs {blocks} sums of workspace, {planned} bytes were planned")));
+    }
+    let args = Args::with_table(&rows, NORM_ROWS).u32(1).ptr(partial);
+    call.launch(MODULE, &format!("square_sums_{suffix}"), (blocks as u32, 1, 1), NORM_THREADS, 0, args)?;
+    let to = call.output(1).ptr + (op.index * size_of::<f64>()) as u64;
+    let args = Args::new().ptr(partial).u32(blocks as u32).ptr(to).ptr(call.output(0).ptr);
+    call.launch(MODULE, "guarded_sum", (1, 1, 1), SUM_THREADS, 0, args)
+}
+
+pub(crate) fn total_norm(call: &Call) -> Result<(), RuntimeError> {
+    let sums = call.input(1);
+    norm_of(call, sums.ptr, sums.len(), 0, f32::INFINITY)
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ fn updates() -> [Case; 2] {
     ];
     [
         case("adamw", adamw, inputs),
-        case("global_norm", GlobalNorm { max_norm: Some(1.0) }, vec![floats(2), tensor(DType::F32)]),
+        case("global_norm", GlobalNorm { max_norm: Some(1.0), scaled: false }, vec![floats(2), tensor(DType::F32)]),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 mod build;
 mod choose;
+mod footprint;
 mod options;
 mod sources;
 
@@ -11,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use choose::{Choice, Limits, StorageMode, choose};
+pub use footprint::Footprint;
 pub use options::{Options, OverLong, Progress, Weighted};
 pub use sources::{IntoSources, Sources};
 
-use crate::batch::{Capacity, MicroBatch, PerStream};
+use crate::batch::{Capacity, PerStream};
 use crate::error::DataError;
-use crate::feed::{self, FeedOptions, Sequential};
-use crate::order::MIXTURE_BYTES;
+use crate::feed::{self, Sequential};
 use crate::order::{Iteration, Stored, StoredIteration, StreamIteration};
 use crate::read::{Row, Source};
 use crate::store::{Example, Layout, StreamSource, Totals};
@@ -191,39 +192,6 @@ impl Dataset {
                 stream_sources.iter().map(|stream_source| stream_source.bad.load(Ordering::Relaxed)).sum()
             }
         }
-    }
-
-    /// What it holds now, before any feed.
-    pub fn resident_bytes(&self) -> u64 {
-        match &self.storage {
-            Storage::Stored(stored) => stored.stores.iter().map(|store| store.resident_bytes()).sum(),
-            Storage::Streamed { .. } => 0,
-        }
-    }
-
-    /// What a feed with these options takes besides: known before it starts.
-    pub fn feed_bytes(&self, options: &FeedOptions) -> u64 {
-        options.own_bytes(self.group(), self.has_marks()) + self.reading_bytes()
-    }
-
-    /// What [`Dataset::sequential`] takes besides.
-    pub fn sequential_bytes(&self, capacity: Capacity) -> u64 {
-        MicroBatch::filled_bytes(&capacity, &self.max_length, self.group(), self.has_marks()) + self.reading_bytes()
-    }
-
-    fn reading_bytes(&self) -> u64 {
-        let (bytes, weighted) = match &self.storage {
-            Storage::Stored(stored) => {
-                let readers =
-                    stored.stores.iter().map(|store| store.reader_bytes(&self.max_length, self.layout.format));
-                (readers.sum(), stored.weights.is_some())
-            }
-            Storage::Streamed { stream_sources, weights, .. } => (
-                stream_sources.iter().map(|stream_source| stream_source.planned_bytes()).sum::<u64>(),
-                weights.is_some(),
-            ),
-        };
-        bytes + if weighted { MIXTURE_BYTES } else { 0 }
     }
 
     /// Everything once, in the order of the files, in micro-batches.

@@ -135,7 +135,7 @@ impl Feed {
             returns,
             stop,
             thread: Some(thread),
-            planned_bytes: dataset.feed_bytes(options),
+            planned_bytes: dataset.footprint().feed_bytes(options),
             cursor,
             left: 0,
             waited: Waited::default(),

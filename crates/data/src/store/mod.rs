@@ -7,7 +7,7 @@ mod record;
 mod stored;
 
 pub use cache::{Swept, sweep_cache};
-pub(crate) use cache::{build_or_open, file_name, key};
+pub(crate) use cache::{build_or_open, file_name, key, reader_bytes as cache_reader_bytes};
 pub use chunks::ChunkStart;
 pub(crate) use chunks::{Chunk, Filler, StreamOrder, StreamSource, chunk_bytes, first_chunk};
 pub(crate) use example::count_loss;

@@ -81,7 +81,7 @@ impl Store {
     pub(crate) fn reader_bytes(&self, max_length: &[usize], format: RecordFormat) -> u64 {
         match self {
             Self::Memory(_) => 0,
-            Self::Cached(_) => reader_bytes(max_length.iter().copied().max().unwrap_or(0), format),
+            Self::Cached(_) => reader_bytes(max_length, format),
         }
     }
 

@@ -29,8 +29,11 @@ const BATCH_BYTES: usize = 4 << 20;
 /// What unknown characters are written as before bytes take their place (`VocabularyKind::Unigram`).
 const UNKNOWN: &str = "<unk>";
 
-/// Letters that are pieces in any case (`VocabularyKind::Unigram`).
-const ALPHABET: std::ops::RangeInclusive<char> = ' '..='~';
+/// Stands for a space (`VocabularyKind::Unigram`).
+const SPACE: char = '▁';
+/// Letters that are pieces in any case, as is the mark for a space: in Chinese it is rare, but not to be spelt in bytes
+/// (`VocabularyKind::Unigram`).
+const ALPHABET: std::ops::RangeInclusive<char> = '!'..='~';
 /// So unlikely that a text with the letters `<0x0A>` in it is spelt rather than taken for that byte. The letters are always
 /// in the alphabet.
 const SCORE_NEVER: f64 = -200.0;
@@ -93,7 +96,7 @@ pub fn train_tokenizer(
     progress: &mut dyn FnMut(VocabularyProgress),
 ) -> Result<TrainedTokenizer, DataError> {
     let specials = write::special_tokens(options)?;
-    let alphabet = if options.kind == VocabularyKind::Unigram { 1 + ALPHABET.count() } else { 0 };
+    let alphabet = if options.kind == VocabularyKind::Unigram { 2 + ALPHABET.count() } else { 0 };
     let least = specials.len() + 256 + alphabet;
     if options.vocab_size <= least {
         return Err(failed(format!(
@@ -133,7 +136,7 @@ fn pipeline(kind: VocabularyKind) -> Result<tokenizers::Tokenizer, DataError> {
             // Line ends are words of their own. No mark is put before a text: one that begins with a space could not be told
             // from one that does not.
             let lines = Split::new(SplitPattern::String("\n".to_owned()), SplitDelimiterBehavior::Isolated, false);
-            let spaces = Metaspace::new('▁', PrependScheme::Never, true);
+            let spaces = Metaspace::new(SPACE, PrependScheme::Never, true);
             let steps = vec![
                 PreTokenizerWrapper::Split(lines.map_err(failed)?),
                 PreTokenizerWrapper::Metaspace(spaces.clone()),
@@ -234,7 +237,7 @@ fn train_unigram(words: Words, options: &VocabularyOptions, specials: &[String])
         .collect();
     let trainer = UnigramTrainer::builder()
         .show_progress(false)
-        .initial_alphabet(ALPHABET.collect())
+        .initial_alphabet(ALPHABET.chain([SPACE]).collect())
         .vocab_size(u32::try_from(options.vocab_size - before.len()).map_err(failed)?)
         .build()
         .map_err(failed)?;

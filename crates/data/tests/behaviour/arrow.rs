@@ -87,7 +87,8 @@ fn folders_of_datasets_are_sources() {
     assert_eq!(rows_of(&saved), expected().iter().map(pick).collect::<Vec<_>>());
     let several = open(&[fixture("splits")]).err().expect("which one?");
     assert!(matches!(several, DataError::SeveralSplits { .. }), "{several}");
-    assert!(several.to_string().contains("train, test") && several.to_string().contains("splits/train"), "{several}");
+    let several = with_hint(&several);
+    assert!(several.contains("train, test") && several.contains("splits/train"), "{several}");
     assert_eq!(rows_of(&open(&[fixture("splits/test")]).expect("opens")).len(), 5);
     let data = Dataset::from_files(&[fixture("saved")], &plain_tokenizer(), &Options::new(Content::Answers, 300));
     assert!(data.is_err_and(|error| error.to_string().contains("no assistant turn")), "half the rows have none");
@@ -109,7 +110,7 @@ fn local_caches_are_sources() {
     put("cache/dataset_info.json", b"{}");
     assert_eq!(rows_of(&open(&[folder.path().join("cache")]).expect("opens")).len(), 50);
     put("cache/x-test.arrow", &arrow);
-    let error = open(&[folder.path().join("cache")]).err().expect("two splits").to_string();
+    let error = with_hint(&open(&[folder.path().join("cache")]).err().expect("two splits"));
     assert!(error.contains("test, train") && error.contains("cache/*train*"), "{error}");
     let pattern = folder.path().join("cache/*train*");
     assert_eq!(rows_of(&open(&[pattern]).expect("opens")).len(), 50);

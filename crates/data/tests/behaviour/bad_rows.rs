@@ -3,7 +3,7 @@
 use plimsoll_data::{Amount, BadRows, Content, DataError, HoldOut, Options};
 
 use crate::fed::{MAX_LENGTH, MODES, feed_options, make, numbered, source, take, write_files};
-use crate::fixtures::Folder;
+use crate::fixtures::{Folder, with_hint};
 
 /// 300 rows of which two are bad, and the file they are in.
 fn damaged(folder: &Folder) -> Vec<String> {
@@ -124,6 +124,6 @@ fn memory_is_refused_at_its_limit() {
     };
     let error = limited(20_000).expect_err("too much");
     assert!(matches!(error, DataError::MemoryFull { bytes: 20_001..=21_000, limit: 20_000, .. }), "{error}");
-    assert!(error.to_string().contains("data.mode"));
+    assert!(with_hint(&error).contains("data.mode"));
     assert!(limited(1 << 20).is_ok());
 }

@@ -64,7 +64,7 @@ fn a_cache_is_made_once() {
     assert!(!made);
     assert_eq!(first.first(usize::MAX).expect("readable"), again.first(usize::MAX).expect("readable"));
     assert_eq!((first.summary(), first.longest()), (again.summary(), again.longest()));
-    assert_eq!(again.resident_bytes(), 0);
+    assert_eq!(again.footprint().resident_bytes, 0);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_damaged_record_is_an_error_when_it_is_read_and_made_again_at_the_next_start
     let mut feed = Feed::start(&data, &feed_options(Amount::Sequences(400), 1)).expect("starts");
     feed.next_update().expect("plans: lengths are in the index");
     let error = std::iter::from_fn(|| feed.next_batch().transpose()).find_map(Result::err).expect("is found");
-    let message = error.to_string();
+    let message = with_hint(&error);
     assert!(matches!(error, DataError::CacheDamaged { moved: true, .. }), "{message}");
     assert!(message.contains("start again"), "{message}");
     assert!(world.open().1);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fed::{
     CONTENTS, MAX_LENGTH, MODES, Mode, SOURCE_LENGTH, feed_options_for, make, options_for, rows_of, source, write_files,
 };
-use crate::fixtures::{Built, Folder, build, byte_tokenizer, plain_tokenizer};
+use crate::fixtures::{Built, Folder, build, byte_tokenizer, plain_tokenizer, with_hint};
 
 const START: u32 = 7;
 const SEQ2SEQ: Content = Content::SourceTarget { decoder_start: START };
@@ -62,7 +62,7 @@ fn each_stream_has_its_own_greatest_length() {
 fn what_has_no_source_or_no_end_is_refused() {
     let refuse = |row: &Value, parts: &[&str]| {
         let error = build(std::slice::from_ref(row), &plain_tokenizer(), &Options::new(SEQ2SEQ, 16));
-        let message = error.expect_err("refused").to_string();
+        let message = with_hint(&error.expect_err("refused"));
         for part in parts {
             assert!(message.contains(part), "{part:?} is not in {message:?}");
         }

@@ -3,7 +3,7 @@
 use plimsoll_data::{Content, DataError, NO_LOSS, Options, OverLong};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Built, build, byte_tokenizer, plain_tokenizer, shown};
+use crate::fixtures::{Built, build, byte_tokenizer, plain_tokenizer, shown, with_hint};
 
 fn pretrain(texts: &[&str], max_length: usize) -> Built {
     let rows: Vec<Value> = texts.iter().map(|text| json!({"text": text})).collect();
@@ -80,7 +80,7 @@ fn over_long_rows_are_an_error_cut_or_left_out() {
         let options = Options { over_long, ..Options::new(Content::Answers, 6) };
         build(&rows, &tokenizer, &options)
     };
-    let message = with(OverLong::Error).expect_err("too long").to_string();
+    let message = with_hint(&with(OverLong::Error).expect_err("too long"));
     for part in ["rows.jsonl, row 2", "10 tokens", "max_length = 6", "truncate"] {
         assert!(message.contains(part), "{part:?} is not in {message:?}");
     }
@@ -115,5 +115,9 @@ fn order_is_kept_across_chunks_and_threads_and_memory_is_told() {
     // Two bytes a token, 24 an entry, and the runs of the loss.
     let tokens = data.total_tokens().expect("counted");
     let least = 2 * tokens + 24 * 3000;
-    assert!((least..=least + 4 * 3000).contains(&data.resident_bytes()), "{} of {least}", data.resident_bytes());
+    assert!(
+        (least..=least + 4 * 3000).contains(&data.footprint().resident_bytes),
+        "{} of {least}",
+        data.footprint().resident_bytes
+    );
 }

@@ -3,7 +3,7 @@
 use plimsoll_data::{Content, DataError, Format, Options, OverLong, RowFormat, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Built, build, byte_tokenizer, plain_tokenizer};
+use crate::fixtures::{Built, build, byte_tokenizer, plain_tokenizer, with_hint};
 
 const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -109,7 +109,7 @@ fn the_beginning_of_sequence_is_kept() {
 fn rows_of_another_shape_are_refused() {
     let plain = plain_tokenizer();
     let says = |row: &Value, options: &Options, parts: &[&str]| {
-        let message = build(std::slice::from_ref(row), &plain, options).expect_err("refused").to_string();
+        let message = with_hint(&build(std::slice::from_ref(row), &plain, options).expect_err("refused"));
         for part in parts {
             assert!(message.contains(part), "{message:?} does not say {part:?}");
         }

@@ -148,7 +148,7 @@ fn templates_are_chosen_by_name() {
     let headers = "<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>\
         <|start_header_id|>assistant<|end_header_id|>\n\nho<|eot_id|>";
     assert_eq!(text("llama-3"), headers);
-    let refused = |choice: &str| tokenizer().with_template(choice).err().expect("is refused").to_string();
+    let refused = |choice: &str| with_hint(&tokenizer().with_template(choice).err().expect("is refused"));
     assert!(refused("gemma").contains("<end_of_turn>"));
     assert!(refused("lama").contains("auto, default, short, chatml"));
     assert!(refused("no/such.jinja").contains("no/such.jinja"));

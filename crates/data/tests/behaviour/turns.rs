@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::fixtures::{byte_tokenizer, plain_tokenizer};
+use crate::fixtures::{byte_tokenizer, plain_tokenizer, with_hint};
 
 fn row(columns: Value) -> Row {
     let Value::Object(columns) = columns else { panic!("no object") };
@@ -79,7 +79,7 @@ fn instructions_and_earlier_turns_come_before_the_question() {
     let refused = |columns: Value| {
         let error = learnt(&plain_tokenizer(), Content::Answers, columns).expect_err("refused");
         assert!(error.is_bad_row(), "{error}");
-        error.to_string()
+        with_hint(&error)
     };
     assert!(refused(columns).contains("data.template"));
     assert!(refused(json!({"prompt": "p", "response": "r", "history": [["one"]]})).contains("`history[0]`"));

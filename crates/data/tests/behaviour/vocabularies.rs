@@ -56,6 +56,47 @@ fn every_text_survives_both_kinds() {
     }
 }
 
+/// Chat in Chinese: paragraphs without a space are learnt from, frequent words are one piece, and what was never seen is
+/// written in bytes.
+#[test]
+fn unigram_pieces_of_chinese() {
+    let folder = Folder::new();
+    let clauses = ["今天天气很好", "我们去公园散步", "你好", "三斤苹果十五块", "模型训练完成了", "文件保存在本地"];
+    let mut state = 1u32;
+    let mut draw = |count: usize| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) as usize % count
+    };
+    let rows: Vec<_> = (0..400)
+        .map(|_| {
+            let clause = |_| format!("{}{}", clauses[draw(6)], ["，", "。", "？", "！"][draw(4)]);
+            let response: String = (0..20).map(clause).collect();
+            json!({"prompt": clauses[draw(6)], "response": response})
+        })
+        .collect();
+    let source = open(&[folder.jsonl(&rows)]).expect("opens");
+    let options = VocabularyOptions::new(VocabularyKind::Unigram, 450);
+    let trained = train_tokenizer(&source, &options, &mut |_| {}).expect("trains");
+    let out = folder.path().join("chinese");
+    trained.save(&out).expect("saves");
+    let tokenizer = Tokenizer::from_folder(&out).expect("loads");
+    for text in ["今天天气很好，我们去公园散步。", "模型训练完成了！文件保存在本地？"] {
+        let ids = tokenizer.encode(text, false).expect("encodes");
+        assert!(ids.len() <= 4, "{text} is frequent, here {} tokens", ids.len());
+    }
+    let unknown = tokenizer.token_id("<unk>").expect("there is one");
+    for text in ["你好，小王！今天天气怎么样？", "鲲鹏𠮷野家 🚢 is new", "第３次　全角、\n换行\t", "  两  个  空格  "]
+    {
+        let ids = tokenizer.encode(text, true).expect("encodes");
+        assert_eq!(tokenizer.decode(&ids, false).expect("decodes"), text);
+        assert!(!ids.contains(&unknown), "{text}");
+    }
+    // No row has a space.
+    assert_eq!(tokenizer.encode(" ", false).expect("encodes").len(), 1);
+    let bytes = "鲲".bytes().map(|byte| tokenizer.token_id(&format!("<0x{byte:02X}>")).expect("a byte"));
+    assert_eq!(tokenizer.encode("鲲", false).expect("encodes"), bytes.collect::<Vec<_>>());
+}
+
 #[test]
 fn limits_and_few_words_hold() {
     let folder = Folder::new();

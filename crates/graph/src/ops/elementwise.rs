@@ -1,7 +1,7 @@
-//! Sums, multiples and dropout.
+//! Sums, multiples, dropout and zeros.
 
-use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
-use crate::{Backward, GraphError, Node, Role, Value, Work};
+use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, output, same_as};
+use crate::{Backward, DType, Extent, GraphError, Node, Role, Shape, Value, Work};
 
 /// `a + b`.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,5 +96,32 @@ impl OpRule for Dropout {
         let Some(dy) = pass.grad(node.outputs[0]) else { return Ok(()) };
         let dx = pass.emit_one(self.clone(), &[dy, node.inputs[1], node.inputs[2]], node.inputs[0])?;
         pass.accumulate(node.inputs[0], dx)
+    }
+}
+
+/// No inputs; a value of zeros, for others to add to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Zeros {
+    pub shape: Shape,
+    pub dtype: DType,
+    pub role: Role,
+}
+
+impl OpRule for Zeros {
+    fn name(&self) -> &'static str {
+        "zeros"
+    }
+
+    fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
+        expect_inputs(self.name(), inputs, 0)?;
+        Ok(vec![output(self.shape.dims(), self.dtype, self.role, Extent::Fixed)])
+    }
+
+    fn work(&self, io: &Io) -> Vec<Work> {
+        Work::memory(0.0, io.bytes())
+    }
+
+    fn launches(&self) -> usize {
+        1
     }
 }

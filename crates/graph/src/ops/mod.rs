@@ -22,7 +22,7 @@ pub use activation::{Activation, AdapterShare, Gated, GatedGrad, Pointwise, Poin
 pub use adapter::{AdapterUp, AdapterUpGrad, Adapters, Columns, added_inside};
 pub use attention::{Attention, AttentionGrad, DISTANCE_TILE, Heads, KEY_TILE, Mask, QUERY_TILE, QkvLayout};
 pub use cached::{CacheWrite, CachedAttention};
-pub use elementwise::{Add, Dropout, Scale};
+pub use elementwise::{Add, Dropout, Scale, Zeros};
 pub use embedding::{Embed, EmbedGrad};
 pub use layer_norm::{LayerNorm, LayerNormGrad};
 pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
@@ -31,7 +31,7 @@ pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{
     ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,
     Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings,
-    NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer,
+    NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer, SquareSum, TotalNorm,
 };
 pub use position_bias::{PositionBias, PositionBiasGrad};
 pub use preference::{LOG_PROB_MAX, Preference, PreferenceLoss, SequenceLogProb, SequenceLogProbGrad};

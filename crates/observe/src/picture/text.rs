@@ -45,7 +45,7 @@ pub struct Text {
     pub difference: &'static str,
     pub search: &'static str,
     pub phases: [(&'static str, &'static str); 4],
-    pub schedules: [(&'static str, &'static str); 4],
+    pub schedules: [(&'static str, &'static str); 5],
 }
 
 pub const ENGLISH: Text = Text {
@@ -93,6 +93,7 @@ pub const ENGLISH: Text = Text {
         ("micro-step", "micro-step"),
         ("update", "update"),
         ("evaluation", "evaluation"),
-        ("sampling", "sampling"),
+        ("prefill", "prefill"),
+        ("decode", "decode"),
     ],
 };

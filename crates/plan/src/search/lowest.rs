@@ -1,19 +1,36 @@
 //! The smallest plan there is.
 
-use super::{Candidate, LAYOUT_STEPS, Search};
+use super::{Candidate, LAYOUT_STEPS, Search, Variant};
 use plimsoll_graph::Program;
 
 use crate::PlanError;
 
 impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
-    /// The smallest plan there is: one group of sequences at a time, small chunks, the best position of the dial.
+    /// The smallest plan there is: one group of sequences at a time, or a micro-batch whose backward pass may update
+    /// parameters itself; small chunks, the best position of the dial.
     pub(super) fn lowest(&self) -> Result<Candidate, E> {
-        let batch = *self.batches()?.last().expect("there is always one");
-        let chunks = *self.loss_chunks(batch).last().expect("there is always one");
+        let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
+        let mut best: Option<Candidate> = None;
+        for batch in self.batches()? {
+            for &update_in_backward in self.ways(batch) {
+                if !update_in_backward && batch != self.smallest()?.batch {
+                    continue;
+                }
+                let loss_chunks = *self.loss_chunks(batch).last().expect("there is always one");
+                let candidate = self.lowest_of(Variant { batch, loss_chunks, update_in_backward })?;
+                if best.as_ref().is_none_or(|best| bytes(&candidate) < bytes(best)) {
+                    best = Some(candidate);
+                }
+            }
+        }
+        Ok(best.expect("there is a way to update"))
+    }
+
+    fn lowest_of(&self, variant: Variant) -> Result<Candidate, E> {
         let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
         let mut best: Option<Candidate> = None;
         for level in self.class_marks() {
-            let candidate = self.evaluate(batch, chunks, level)?;
+            let candidate = self.evaluate(variant, level)?;
             if best.as_ref().is_none_or(|b| bytes(&candidate) < bytes(b)) {
                 best = Some(candidate);
             }
@@ -21,7 +38,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         let mut best = best.expect("the dial has a position");
         // What is dropped in the last layers is needed again at once; taking that back often costs nothing.
         while best.level > 0 {
-            let candidate = self.evaluate(batch, chunks, best.level - 1)?;
+            let candidate = self.evaluate(variant, best.level - 1)?;
             if bytes(&candidate) > bytes(&best) {
                 break;
             }
@@ -35,7 +52,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         let mut best = self.lowest()?;
         let mut best_bytes = self.assembled(&best)?.arena_bytes as u64 + self.recorded(&best);
         for level in best.level + 1..=(best.level + LAYOUT_STEPS).min(self.dial.len() - 1) {
-            let candidate = self.evaluate(best.batch, best.loss_chunks, level)?;
+            let candidate = self.evaluate(best.variant, level)?;
             let recorded = self.recorded(&candidate);
             if candidate.arena_bytes + recorded >= best_bytes {
                 continue;

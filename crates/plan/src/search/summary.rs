@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_graph::Program;
 
-use super::{Candidate, Request, Search};
+use super::{Candidate, Request, Search, Variant};
 use crate::assemble::Plan;
 use crate::report::{
     Alternative, Categories, DeviceReport, EffectiveBatch, HostCategories, HostReport, LayoutReport, Modes, Predicted,
@@ -65,11 +65,12 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                 tokens_max: tokens.unwrap_or(sequences * max_length.main()),
                 in_tokens: tokens.is_some(),
             },
-            micro_batch_tokens: candidate.batch.tokens(),
-            accumulation: self.accumulation(candidate.batch),
+            micro_batch_tokens: candidate.variant.batch.tokens(),
+            accumulation: self.accumulation(candidate.variant.batch),
             recompute: drops.iter().filter(|(_, k)| **k > 0).map(|(c, k)| (c.0.to_owned(), *k)).collect(),
             offload: BTreeMap::new(),
-            loss_chunks: candidate.loss_chunks,
+            loss_chunks: candidate.variant.loss_chunks,
+            update_in_backward: candidate.variant.update_in_backward,
             layout: LayoutReport {
                 arena_bytes: plan.arena_bytes as u64,
                 lower_bound_bytes: plan.lower_bound_bytes as u64,
@@ -105,14 +106,24 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     fn alternatives(&self, chosen: Option<&Candidate>) -> Result<Vec<Alternative>, E> {
         let batches = self.batches()?;
         let largest = batches[0];
-        let chunks = self.loss_chunks(largest)[0];
-        let mut rows = vec![("fastest".to_owned(), self.evaluate(largest, chunks, 0)?)];
+        let update_in_backward = self.ways(largest).first().copied().unwrap_or(false);
+        let fastest = Variant { batch: largest, loss_chunks: self.loss_chunks(largest)[0], update_in_backward };
+        let mut rows = vec![("fastest".to_owned(), self.evaluate(fastest, 0)?)];
         if let Some(chosen) = chosen {
             for level in self.class_ends() {
-                let candidate = self.evaluate(chosen.batch, chosen.loss_chunks, level)?;
+                let candidate = self.evaluate(chosen.variant, level)?;
                 rows.push((self.describe(level), candidate));
             }
             rows.push((self.describe(chosen.level), chosen.clone()));
+            // The other way to update, at the same position of the dial.
+            for &update_in_backward in self.ways(chosen.variant.batch) {
+                if update_in_backward != chosen.variant.update_in_backward {
+                    let other = self.evaluate(Variant { update_in_backward, ..chosen.variant }, chosen.level)?;
+                    let name =
+                        if update_in_backward { "update in backward" } else { "update behind the backward pass" };
+                    rows.push((name.to_owned(), other));
+                }
+            }
         }
         rows.push(("lowest".to_owned(), self.lowest()?));
         let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
@@ -142,7 +153,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         let why_not = (over > 0).then(|| format!("{:.2} GiB over the budget", over as f64 / (1u64 << 30) as f64));
         Alternative {
             name,
-            micro_batch_tokens: candidate.batch.tokens(),
+            micro_batch_tokens: candidate.variant.batch.tokens(),
             gpu_bytes,
             host_bytes,
             tokens_per_s: self.tokens_per_s(candidate),

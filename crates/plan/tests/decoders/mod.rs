@@ -10,7 +10,9 @@ use plimsoll_graph::{
 };
 use plimsoll_models::{
     Architecture, Head, HeadRows, HeadWeight, Lora, LossOperands, ParameterGroup, Recipe, Targets, build,
+    build_updating_in_backward,
 };
+use plimsoll_plan::Variant;
 
 pub const LAYERS: usize = 4;
 
@@ -79,7 +81,7 @@ pub fn groups() -> Vec<ParameterGroup> {
 
 pub fn full() -> Recipe {
     let (clip, compute) = (Some(1.0), DType::F32);
-    Recipe { lora: None, freeze: Vec::new(), groups: groups(), clip, compute, master: false }
+    Recipe { lora: None, freeze: Vec::new(), groups: groups(), clip, compute, master: false, scaled_loss: false }
 }
 
 pub fn lora() -> Recipe {
@@ -98,6 +100,12 @@ pub fn program(
     batch: BatchShape,
     loss_chunks: usize,
 ) -> Program {
+    build(config, head, recipe, batch, loss_chunks).expect("a valid program").program
+}
+
+pub fn variant(config: &Architecture, head: &dyn Head, recipe: &Recipe, variant: Variant) -> Program {
+    let Variant { batch, loss_chunks, update_in_backward } = variant;
+    let build = if update_in_backward { build_updating_in_backward } else { build };
     build(config, head, recipe, batch, loss_chunks).expect("a valid program").program
 }
 

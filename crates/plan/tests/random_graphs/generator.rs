@@ -378,7 +378,8 @@ impl<'s> Builder<'s> {
         graph.set_phase(Phase::Update);
         let mut operands = vec![self.input(&mut graph, "clip")];
         operands.extend(grads.iter().map(|&g| graph.slot(&self.slots, g).expect("small")));
-        let clip = graph.apply(GlobalNorm { max_norm: None }, &operands, "clip", Class::NONE).expect("valid");
+        let clip =
+            graph.apply(GlobalNorm { max_norm: None, scaled: false }, &operands, "clip", Class::NONE).expect("valid");
         let hyper = self.input(&mut graph, "hyper");
         for (&parameter, &grad) in trained.iter().zip(grads) {
             let Slot { name, shape, .. } = self.slots.get(parameter).clone();

@@ -48,7 +48,7 @@ section! {
             also ["finetuning_type", "adapter", "peft_config"];
         /// How frozen weights are stored; `auto` is the precision of the run.
         base: BaseFormat = word::<BaseFormat>(), default "auto";
-        /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs.
+        /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs. `fp16` scales the loss dynamically.
         precision: Precision = word::<Precision>(), default "auto",
             also ["dtype", "torch_dtype", "mixed_precision"];
         /// The training and evaluation data.
@@ -117,6 +117,8 @@ section! {
         every: Option<u64> = count(), also ["eval_steps", "eval_interval"];
         /// Held-out examples to generate answers for at the end of the run.
         samples: Option<u64> = count();
+        /// Held-out rows that the model answers at every evaluation, for `bleu` (task: seq2seq); 0 for none.
+        bleu_rows: u64 = from_zero(), default "64";
     }
 }
 
@@ -129,7 +131,7 @@ section! {
         /// Number of most recent checkpoints to keep.
         keep: u64 = count(), default "2", also ["save_total_limit"];
         /// Metric whose best checkpoint is saved at every evaluation that improves it, and kept beside the most recent ones.
-        best: Option<String> = word_of(&["loss"]), also ["metric_for_best_model"];
+        best: Option<String> = word_of(&["loss", "bleu"]), also ["metric_for_best_model"];
     }
 }
 
@@ -162,6 +164,9 @@ section! {
         recompute: Option<BTreeMap<String, u64>> = super::schema::Form::Counts;
         /// Chunks in which the logits are computed.
         loss_chunks: Option<u64> = count();
+        /// Whether the backward pass updates each parameter as soon as its gradient is complete. Needs `clip: none` and
+        /// updates of a single micro-batch; nothing can be left out of an update that turns out bad.
+        update_in_backward: Option<bool> = boolean(), also ["optimizer_in_bwd", "fused_backward_pass"];
     }
 }
 

@@ -1,6 +1,7 @@
 //! Opening the data of a run: files, or the built-in dataset.
 
 mod example;
+mod footprint;
 mod report;
 mod storage;
 
@@ -11,11 +12,11 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use plimsoll_data::{
-    Amount, BadRows, Capacity, ColumnNames, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong,
-    Row, RowFormat, StorageMode, Tokenizer, quickstart,
+    BadRows, ColumnNames, Content, DataError, Dataset, Encoder, Format, HoldOut, Options, OverLong, Row, RowFormat,
+    Sources, StorageMode, Tokenizer, quickstart,
 };
 use plimsoll_runtime::weights::is_pointer;
-use plimsoll_train::{Model, Task, TrainError, data_bytes, hub_snapshot};
+use plimsoll_train::{Model, Task, TrainError, hub_snapshot};
 
 use crate::artifact::Artifact;
 use crate::config::{DataFormat, Overlong, Resolved, SourceEntry};
@@ -25,6 +26,7 @@ use crate::note::DetectedFormat;
 use crate::observer::Observer;
 
 pub use example::{ExampleText, Piece};
+pub use footprint::RunFootprint;
 pub use storage::Stored;
 
 /// Everything a run reads besides weights.
@@ -78,14 +80,46 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 const AUTO: &str = "auto";
 
 impl RunData {
-    pub fn resident_bytes(&self) -> u64 {
-        self.train.resident_bytes() + self.eval.as_ref().map_or(0, Dataset::resident_bytes)
+    pub fn footprint(&self) -> RunFootprint {
+        RunFootprint::held(self.train.footprint(), self.eval.as_ref().map(Dataset::footprint))
     }
+}
 
-    /// What feeding it takes, given what a micro-batch holds.
-    pub fn feed_bytes(&self, amount: Amount, capacity: Capacity) -> u64 {
-        data_bytes(&self.train, self.eval.as_ref(), amount, capacity)
-    }
+/// The files of a run, looked at and not yet tokenised.
+struct Inputs {
+    tokenizer: Arc<Tokenizer>,
+    tokenizer_folder: PathBuf,
+    train: (Sources, Options),
+    eval: Option<(Sources, Options)>,
+}
+
+fn inputs(context: &Context<'_>, model: &Model, options: Options) -> Result<Inputs, Failure> {
+    let resolved = context.resolved;
+    let data = &resolved.run.data;
+    let tokenizer_folder = tokenizer_folder(resolved, model)?;
+    refuse_pointer(&tokenizer_folder.join("tokenizer.json"))?;
+    let files = data.train.iter().map(|entry| entry.path.as_str()).chain(data.eval.iter().map(String::as_str));
+    files.map(Path::new).try_for_each(refuse_pointer)?;
+    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&tokenizer_folder)?, resolved)?);
+    let hold_out = |held| {
+        let hold_out = data.eval_split.map(|share| HoldOut { share, seed: resolved.run.seed, held });
+        Options { hold_out, ..options.clone() }
+    };
+    let train = storage::sources(&data.train, &options).map_err(|error| data_sources(error, resolved))?;
+    let eval = match (data.eval_split, data.eval.is_empty()) {
+        (Some(_), _) => Some((train.held_out(), hold_out(true))),
+        (None, false) => {
+            let entry = |path: &String| SourceEntry { path: path.clone(), weight: None };
+            let entries: Vec<SourceEntry> = data.eval.iter().map(entry).collect();
+            Some((storage::sources(&entries, &options)?, options.clone()))
+        }
+        (None, true) => None,
+    };
+    Ok(Inputs { tokenizer, tokenizer_folder, train: (train, hold_out(false)), eval })
+}
+
+fn is_built_in(sources: &[SourceEntry]) -> bool {
+    matches!(sources, [SourceEntry { path, .. }] if path == BUILT_IN)
 }
 
 pub fn open(
@@ -101,38 +135,44 @@ pub fn open(
             .hint("set it to the file or files to train on, as in data: {train: train.jsonl}"));
     }
     let options = options(context, task.content())?;
-    if matches!(data.train.as_slice(), [SourceEntry { path, .. }] if path == BUILT_IN) {
+    if is_built_in(&data.train) {
         return built_in(resolved, &options);
     }
-    let folder = tokenizer_folder(resolved, model)?;
-    refuse_pointer(&folder.join("tokenizer.json"))?;
-    let files = data.train.iter().map(|entry| entry.path.as_str()).chain(data.eval.iter().map(String::as_str));
-    files.map(Path::new).try_for_each(refuse_pointer)?;
-    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
-    let hold = |held| data.eval_split.map(|share| HoldOut { share, seed: resolved.run.seed, held });
-    let wrong_source = |error| data_sources(error, resolved);
-    let sources = storage::sources(&data.train, &options).map_err(wrong_source)?;
-    let formats = report::formats(&sources);
-    let held = data.eval_split.map(|_| sources.held_out());
+    let Inputs { tokenizer, tokenizer_folder, train, eval } = inputs(context, model, options)?;
     let store = storage::Store { context, tokenizer: &tokenizer };
-    let of_training = Options { hold_out: hold(false), ..options.clone() };
-    let (train, stored) = store.open(sources, &of_training, true, observer).map_err(wrong_source)?;
-    let left = context.host_bytes.saturating_sub(train.resident_bytes());
-    let options = Options { memory_bytes_max: Some(left), ..options };
-    let eval = match (held, data.eval.is_empty()) {
-        (Some(sources), _) => {
-            held_out(store.open(sources, &Options { hold_out: hold(true), ..options.clone() }, false, observer))?
+    let (sources, options) = train;
+    let formats = report::formats(&sources);
+    let opened = store.open(sources, &options, true, observer);
+    let (train, stored) = opened.map_err(|error| data_sources(error, resolved))?;
+    let left = context.host_bytes.saturating_sub(train.footprint().resident_bytes);
+    let eval = match eval {
+        Some((sources, options)) => {
+            let options = Options { memory_bytes_max: Some(left), ..options };
+            let opened = store.open(sources, &options, false, observer);
+            if options.hold_out.is_some() { held_out(opened)? } else { Some(opened?.0) }
         }
-        (None, false) => {
-            let entries: Vec<SourceEntry> =
-                data.eval.iter().map(|path| SourceEntry { path: path.clone(), weight: None }).collect();
-            Some(store.open(storage::sources(&entries, &options)?, &options, false, observer)?.0)
-        }
-        (None, true) => None,
+        None => None,
     };
     let tokenizer_files =
-        exported_files(tokenizer_files(&folder)?, &tokenizer, train.summary().format, &options, resolved)?;
+        exported_files(tokenizer_files(&tokenizer_folder)?, &tokenizer, train.summary().format, &options, resolved)?;
     Ok(RunData { tokenizer, tokenizer_files, train, eval, stored, formats })
+}
+
+/// What the data of a run will take in memory, judged without storing anything. `None` for a run that names no data.
+pub fn forecast(context: &Context<'_>, model: &Model, task: &dyn Task) -> Result<Option<RunFootprint>, Failure> {
+    let train = &context.resolved.run.data.train;
+    if train.is_empty() {
+        return Ok(None);
+    }
+    let options = options(context, task.content())?;
+    if is_built_in(train) {
+        let RunData { train, eval, .. } = built_in(context.resolved, &options)?;
+        return Ok(Some(RunFootprint::forecast(train.footprint(), eval.as_ref().map(Dataset::footprint))));
+    }
+    let Inputs { tokenizer, train, eval, .. } = inputs(context, model, options)?;
+    let store = storage::Store { context, tokenizer: &tokenizer };
+    let of = |(sources, options): (Sources, Options)| store.forecast(sources, &options);
+    Ok(Some(RunFootprint::forecast(of(train)?, eval.map(of).transpose()?)))
 }
 
 /// What a model is evaluated on: `data.eval`, else what the run holds out of its training data.
@@ -141,13 +181,13 @@ pub fn open_eval(
     artifact: &Artifact,
     task: &dyn Task,
     observer: &mut dyn Observer,
-) -> Result<(Dataset, Vec<DetectedFormat>), Failure> {
+) -> Result<(Dataset, Arc<Tokenizer>, Vec<DetectedFormat>), Failure> {
     let resolved = context.resolved;
     let data = &resolved.run.data;
     let options = options(context, task.content())?;
-    if data.eval.is_empty() && matches!(data.train.as_slice(), [SourceEntry { path, .. }] if path == BUILT_IN) {
+    if data.eval.is_empty() && is_built_in(&data.train) {
         let built_in = built_in(resolved, &options)?;
-        return Ok((built_in.eval.unwrap_or(built_in.train), built_in.formats));
+        return Ok((built_in.eval.unwrap_or(built_in.train), built_in.tokenizer, built_in.formats));
     }
     let folder = data.tokenizer.as_ref().map_or_else(|| artifact.tokenizer_folder(), PathBuf::from);
     let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
@@ -170,7 +210,8 @@ pub fn open_eval(
     let formats = report::formats(&sources);
     let sources = if hold_out.is_some() { sources.held_out() } else { sources };
     let store = storage::Store { context, tokenizer: &tokenizer };
-    Ok((store.open(sources, &Options { hold_out, ..options }, false, observer)?.0, formats))
+    let dataset = store.open(sources, &Options { hold_out, ..options }, false, observer)?.0;
+    Ok((dataset, tokenizer, formats))
 }
 
 /// A repository cloned without Git LFS has small text files in the place of large ones.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_data::{
-    DataError, Dataset, Limits, Options, Progress, Source, Sources, StorageMode, Swept, Tokenizer, Weighted, choose,
-    sweep_cache,
+    DataError, Dataset, Footprint, Limits, Options, Progress, Source, Sources, StorageMode, Swept, Tokenizer, Weighted,
+    choose, sweep_cache,
 };
 
 use super::Context;
@@ -62,33 +62,17 @@ impl Store<'_> {
         counted: bool,
         observer: &mut dyn Observer,
     ) -> Result<(Dataset, Stored), DataError> {
-        let run = &self.context.resolved.run;
         let folder = self.folder();
-        let limits = Limits { host_bytes: self.context.host_bytes, folder: &folder };
-        let given = "data.mode is set".to_owned();
-        let (sources, mode, reason) = match run.data.mode {
-            DataMode::Auto => {
-                let (sources, choice) = choose(sources, self.tokenizer, options, &limits)?;
-                (sources, choice.mode, choice.why)
-            }
-            DataMode::Memory => (sources, StorageMode::Memory, given),
-            DataMode::Cached => (sources, StorageMode::Cached, given),
-            DataMode::Streaming => (sources, StorageMode::Streamed, given),
-        };
+        let (sources, mode, reason) = self.mode(sources, options, &folder)?;
         observer.observe(Event::DatasetStarted);
         let mut tick = |progress: &Progress| observer.observe(Event::Tokenising(*progress));
         let dataset = match mode {
             StorageMode::Memory => Dataset::in_memory(sources, self.tokenizer, options, &mut tick)?,
             StorageMode::Cached => Dataset::cached(sources, self.tokenizer, options, &folder, &mut tick)?,
             StorageMode::Streamed => {
-                let buffer = match run.data.buffer {
-                    // The order depends on it, so it must not depend on how much memory happens to be available.
-                    Budget::Auto => STREAM_BUFFER_BYTES,
-                    given => given.bytes_of(self.context.host_bytes),
-                };
-                let stream = Dataset::streamed(sources, self.tokenizer.clone(), options, buffer)?;
+                let stream = Dataset::streamed(sources, self.tokenizer.clone(), options, self.buffer_bytes())?;
                 // Only epochs need to know how many groups there are.
-                let by_epochs = counted && matches!(run.schedule.length(), Length::Epochs(_));
+                let by_epochs = counted && matches!(self.context.resolved.run.schedule.length(), Length::Epochs(_));
                 if by_epochs { stream.counted(&mut tick)? } else { stream }
             }
         };
@@ -98,6 +82,40 @@ impl Store<'_> {
         }
         let folder = (mode == StorageMode::Cached).then_some(folder);
         Ok((dataset, Stored { mode, folder, reason }))
+    }
+
+    /// What the dataset would take in memory.
+    pub fn forecast(&self, sources: Sources, options: &Options) -> Result<Footprint, DataError> {
+        let (sources, mode, _) = self.mode(sources, options, &self.folder())?;
+        Footprint::forecast(sources, self.tokenizer, options, mode, self.buffer_bytes())
+    }
+
+    /// How the data is to be stored, and why.
+    fn mode(
+        &self,
+        sources: Sources,
+        options: &Options,
+        folder: &Path,
+    ) -> Result<(Sources, StorageMode, String), DataError> {
+        let given = "data.mode is set".to_owned();
+        Ok(match self.context.resolved.run.data.mode {
+            DataMode::Auto => {
+                let limits = Limits { host_bytes: self.context.host_bytes, folder };
+                let (sources, choice) = choose(sources, self.tokenizer, options, &limits)?;
+                (sources, choice.mode, choice.why)
+            }
+            DataMode::Memory => (sources, StorageMode::Memory, given),
+            DataMode::Cached => (sources, StorageMode::Cached, given),
+            DataMode::Streaming => (sources, StorageMode::Streamed, given),
+        })
+    }
+
+    fn buffer_bytes(&self) -> u64 {
+        match self.context.resolved.run.data.buffer {
+            // The order depends on it, so it must not depend on how much memory happens to be available.
+            Budget::Auto => STREAM_BUFFER_BYTES,
+            given => given.bytes_of(self.context.host_bytes),
+        }
     }
 
     fn folder(&self) -> PathBuf {

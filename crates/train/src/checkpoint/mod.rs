@@ -5,7 +5,7 @@
 //! | file | what |
 //! |---|---|
 //! | `state.safetensors` | every slot that lives from update to update and is no weight: optimizer states, float32 copies |
-//! | `training.json` | position in data and schedule, seed, best loss, plan and configuration |
+//! | `training.json` | position in data and schedule, seed, best evaluation, plan and configuration |
 //! | `run.yaml` | the resolved configuration, for people |
 //! | `manifest.json` | size and checksum of every other file, written last |
 //!

@@ -7,14 +7,19 @@ use plimsoll_data::Cursor;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
+use crate::BestBy;
 use crate::guard::GuardState;
+use crate::loss_scale::LossScale;
 
 pub(super) const RECORD_FILE: &str = "training.json";
 
-/// The lowest held-out loss so far, and the update after which it was measured.
+/// The best evaluation so far, and the update after which it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    pub loss: f64,
+    #[serde(default)]
+    pub by: BestBy,
+    #[serde(alias = "loss")]
+    pub value: f64,
     pub step: u64,
 }
 
@@ -27,6 +32,9 @@ pub(crate) struct Progress {
     pub cursor: Cursor,
     pub best: Option<Best>,
     pub guard: GuardState,
+    /// Where gradients are those of a scaled loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     pub first_loss: Option<f64>,
     pub last_loss: Option<f64>,
     pub first_eval: Option<f64>,
@@ -40,6 +48,7 @@ impl Progress {
             cursor,
             best: None,
             guard: GuardState::default(),
+            loss_scale: None,
             first_loss: None,
             last_loss: None,
             first_eval: None,

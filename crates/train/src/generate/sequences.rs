@@ -4,11 +4,11 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use plimsoll_graph::{ScheduleId, Streams};
-use plimsoll_models::CacheInputs;
-use plimsoll_plan::Buffer;
-use plimsoll_runtime::{Active, ActiveStream};
+use plimsoll_graph::ScheduleId;
+use plimsoll_models::{CacheInputs, StreamInputs};
+use plimsoll_plan::{Buffer, Region};
 
+use super::rows::StepRows;
 use crate::generate::Sampling;
 use crate::{Session, TrainError};
 
@@ -30,66 +30,35 @@ pub struct Generated {
     pub seconds: f64,
 }
 
-/// The place of a row that belongs to no sequence.
-const NOWHERE: i32 = -1;
-
 /// A sequence at its place.
 struct Growing {
     prompt: usize,
-    /// Prompt and new tokens.
+    /// What it is conditioned on; empty for models without an encoder.
+    source: Vec<u32>,
+    /// What it begins with, and new tokens.
     tokens: Vec<u32>,
-    prompt_tokens: usize,
+    /// Tokens it began with.
+    given: usize,
     /// Tokens whose keys and values are kept.
     cached: usize,
     began: Instant,
 }
 
-/// The rows of one step, as the device takes them.
-#[derive(Default)]
-struct StepRows {
-    tokens: Vec<i32>,
-    positions: Vec<i32>,
-    places: Vec<i32>,
-    boundaries: Vec<i32>,
-    /// The places whose sequences have rows, in their order.
-    sequences: Vec<usize>,
-}
-
-impl StepRows {
-    fn clear(&mut self) {
-        let Self { tokens, positions, places, boundaries, sequences } = self;
-        [tokens, positions, places, &mut *boundaries].into_iter().for_each(Vec::clear);
-        boundaries.push(0);
-        sequences.clear();
-    }
-
-    fn row(&mut self, token: u32, position: usize, place: i32) {
-        self.tokens.push(token.cast_signed());
-        self.positions.push(position as i32);
-        self.places.push(place);
-    }
-
-    /// The next `count` tokens of a sequence.
-    fn add(&mut self, place: usize, growing: &Growing, count: usize) {
-        for position in growing.cached..growing.cached + count {
-            self.row(growing.tokens[position], position, place as i32);
-        }
-        self.boundaries.push(self.tokens.len() as i32);
-        self.sequences.push(place);
-    }
-
-    /// Rows of no sequence, until there are so many.
-    fn fill_up(&mut self, rows: usize) {
-        while self.tokens.len() < rows {
-            self.row(0, 0, NOWHERE);
-            self.boundaries.push(self.tokens.len() as i32);
-        }
+impl Growing {
+    /// With an encoder, a prompt is read there and the sequence itself begins with `start`.
+    fn new(prompt: usize, tokens: &[u32], start: Option<u32>) -> Self {
+        let (source, tokens) = match start {
+            Some(start) => (tokens.to_vec(), vec![start]),
+            None => (Vec::new(), tokens.to_vec()),
+        };
+        Self { prompt, source, given: tokens.len(), tokens, cached: 0, began: Instant::now() }
     }
 }
 
 /// One call of [`Session::generate`].
 struct Generation<'a> {
     session: &'a mut Session,
+    streams: Vec<StreamInputs>,
     cache: CacheInputs,
     logits_at: Buffer,
     sampling: &'a Sampling,
@@ -98,11 +67,12 @@ struct Generation<'a> {
     places: Vec<Option<Growing>>,
     finished: Vec<Generated>,
     rows: StepRows,
+    /// Of one sequence: those of all would be large beside small models.
     logits: Vec<f32>,
 }
 
 impl Session {
-    /// Continues each prompt; `heard` gets every new token as it comes, with its prompt's number, and may end it all.
+    /// Continues each prompt, or says what a model with an encoder makes of it; `heard` gets every new token as it comes, with its prompt's number, and may end it all.
     pub fn generate(
         &mut self,
         prompts: &[Vec<u32>],
@@ -116,7 +86,8 @@ impl Session {
             places: (0..cache.count).map(|_| None).collect(),
             finished: vec![Generated::default(); prompts.len()],
             rows: StepRows::default(),
-            logits: vec![0.0; logits_at.shape.elements()],
+            logits: vec![0.0; logits_at.shape.cols()],
+            streams: self.inputs().streams.clone(),
             session: self,
             cache,
             logits_at,
@@ -131,7 +102,9 @@ impl Session {
 
 impl Generation<'_> {
     fn run(&mut self, prompts: &[Vec<u32>]) -> Result<(), TrainError> {
-        let longest = self.session.max_length();
+        let start = self.session.model.config.decoder_start.filter(|_| self.cache.source.is_some());
+        let shapes = self.session.shapes();
+        let longest = shapes.as_slice().last().expect("there is a stream").max_length;
         if let Some(prompt) = prompts.iter().find(|prompt| prompt.len() > longest) {
             return Err(TrainError::LongPrompt { tokens: prompt.len(), longest });
         }
@@ -139,8 +112,7 @@ impl Generation<'_> {
         let mut waiting = prompts.iter().enumerate().filter(|(_, p)| !p.is_empty() && self.ending.max_new > 0);
         let mut next = || {
             let (prompt, tokens) = waiting.next()?;
-            let (tokens, prompt_tokens) = (tokens.clone(), tokens.len());
-            Some(Growing { prompt, tokens, prompt_tokens, cached: 0, began: Instant::now() })
+            Some(Growing::new(prompt, tokens, start))
         };
         loop {
             for place in self.places.iter_mut().filter(|place| place.is_none()) {
@@ -159,61 +131,70 @@ impl Generation<'_> {
     }
 
     /// What is not taken in yet of the prompts, as much as a micro-batch holds; else the newest token of each sequence.
+    /// Every token of a source is seen by all others, so sources come whole.
     fn choose_rows(&mut self) -> ScheduleId {
-        self.rows.clear();
-        let places = || self.places.iter().enumerate().filter_map(|(place, growing)| Some((place, growing.as_ref()?)));
-        let left = |growing: &Growing| growing.tokens.len() - growing.cached;
-        let new = |growing: &Growing| growing.cached < growing.prompt_tokens;
-        let mut room = self.session.shapes().main().tokens;
-        for (place, growing) in places().filter(|(_, growing)| new(growing)) {
-            let count = left(growing).min(room);
-            if count > 0 {
-                self.rows.add(place, growing, count);
+        let Self { rows, places, session, cache, .. } = self;
+        rows.clear();
+        let places = || places.iter().enumerate().filter_map(|(place, growing)| Some((place, growing.as_ref()?)));
+        let shapes = session.shapes();
+        let mut room = shapes.as_slice().last().expect("there is a stream").tokens;
+        for (place, growing) in places().filter(|(_, growing)| growing.cached < growing.given) {
+            let Growing { source, tokens, cached, .. } = growing;
+            let count = if cache.source.is_some() { source.len() } else { (tokens.len() - cached).min(room) };
+            if count > room || count == 0 {
+                break;
             }
             room -= count;
+            if cache.source.is_some() {
+                rows.add_source(place, source);
+                rows.add(place, 0, tokens, source.len());
+            } else {
+                rows.add(place, *cached, &tokens[*cached..cached + count], 0);
+            }
         }
-        if !self.rows.sequences.is_empty() {
+        if !rows.sequences.is_empty() {
             return ScheduleId::PREFILL;
         }
-        for (place, growing) in places() {
-            self.rows.add(place, growing, 1);
+        for (place, Growing { source, tokens, cached, .. }) in places() {
+            rows.add(place, *cached, &tokens[*cached..=*cached], source.len());
         }
         ScheduleId::DECODE
     }
 
     fn execute(&mut self, schedule: ScheduleId) -> Result<(), TrainError> {
-        let Self { session, cache, rows, .. } = self;
+        let Self { session, streams, cache, rows, .. } = self;
         // A schedule that is recorded has one shape.
         if schedule == ScheduleId::DECODE && session.executor().backend().fixed_shape() {
             rows.fill_up(cache.count);
         }
-        let slots = session.inputs().main();
         let executor = session.executor();
-        executor.write_slot(slots.tokens, &rows.tokens)?;
-        executor.write_slot(slots.positions, &rows.positions)?;
-        executor.write_slot(cache.places, &rows.places)?;
-        executor.write_slot(slots.boundaries, &rows.boundaries)?;
-        let active = ActiveStream { tokens: rows.tokens.len(), sequences: rows.boundaries.len() - 1 };
-        executor.run(schedule, Active { streams: Streams::one(active) })?;
-        let results = executor.results(schedule)[0];
-        let read = rows.sequences.len() * self.logits_at.shape.cols();
-        Ok(executor.read_result(&results, &mut self.logits[..read])?)
+        let active = rows.write(executor, streams, cache)?;
+        executor.run(schedule, active)?;
+        self.logits_at = executor.results(schedule)[0];
+        Ok(())
+    }
+
+    /// Reads the logits of one of the sequences that had rows.
+    fn read_logits(&mut self, index: usize) -> Result<(), TrainError> {
+        let Self { session, logits_at, logits, .. } = self;
+        let region = Region { offset: logits_at.region.offset + index * size_of_val(&logits[..]), ..logits_at.region };
+        Ok(session.executor().read_result(&Buffer { region, ..*logits_at }, logits)?)
     }
 
     /// Gives each sequence that was taken in whole its next token.
     fn take_tokens(&mut self) -> Result<ControlFlow<()>, TrainError> {
         let longest = self.session.max_length();
-        let vocab = self.logits_at.shape.cols();
-        for (index, &place) in self.rows.sequences.iter().enumerate() {
+        for index in 0..self.rows.sequences.len() {
+            let place = self.rows.sequences[index];
             let growing = self.places[place].as_mut().expect("it had rows");
-            let rows = self.rows.boundaries[index + 1] - self.rows.boundaries[index];
-            growing.cached += rows as usize;
+            growing.cached += self.rows.of_sequence(index);
             if growing.cached < growing.tokens.len() {
                 continue;
             }
-            let new = growing.tokens.len() - growing.prompt_tokens;
-            let logits = &mut self.logits[index * vocab..][..vocab];
-            let token = self.sampling.choose(logits, &growing.tokens, growing.prompt as u64, new as u64);
+            self.read_logits(index)?;
+            let growing = self.places[place].as_mut().expect("it had rows");
+            let new = growing.tokens.len() - growing.given;
+            let token = self.sampling.choose(&mut self.logits, &growing.tokens, growing.prompt as u64, new as u64);
             let token = token.ok_or(TrainError::LogitsNotANumber { position: growing.cached - 1 })?;
             growing.tokens.push(token);
             let is_last = new + 1 >= self.ending.max_new || growing.cached >= longest;
@@ -231,6 +212,6 @@ impl Generation<'_> {
 }
 
 fn finish(finished: &mut [Generated], mut growing: Growing) {
-    let tokens = growing.tokens.split_off(growing.prompt_tokens);
+    let tokens = growing.tokens.split_off(growing.given);
     finished[growing.prompt] = Generated { tokens, seconds: growing.began.elapsed().as_secs_f64() };
 }

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use plimsoll_files::{Lock, NewFolder, free_bytes, ops, sweep, write};
+use plimsoll_files::{Lock, NewFolder, free_bytes, is_named, ops, sweep, write};
 use plimsoll_plan::Report;
 use serde_json::json;
 
@@ -103,13 +103,14 @@ impl RunFolder {
             }
         }
         let in_use = || TrainError::InUse { path: path.to_owned(), pid: status::read(path).map(|status| status.pid) };
-        let mut lock = Lock::acquire(&marker).map_err(|e| TrainError::io(path, e))?.ok_or_else(in_use)?;
-        lock.write(MARK).map_err(|e| TrainError::io(path, e))?;
-        // Asked for of the run before: whoever asks from now on means this one.
         let stop = path.join(STOP_FILE);
-        if stop.exists() {
+        let asked_before = File::open(&stop).ok();
+        let mut lock = Lock::acquire(&marker).map_err(|e| TrainError::io(path, e))?.ok_or_else(in_use)?;
+        // Asked of the run before. Whoever asks from now on means this one, with a file of their own.
+        if asked_before.is_some_and(|file| is_named(&stop, &file)) {
             ops::remove_file(&stop).map_err(|e| TrainError::io(&stop, e))?;
         }
+        lock.write(MARK).map_err(|e| TrainError::io(path, e))?;
         check_writable(path).map_err(|e| TrainError::io(path, e))?;
         Ok(Self { path: path.to_owned(), lock: Some(lock), made, open: None })
     }
@@ -256,5 +257,31 @@ fn make_with_parents(path: &Path, made: &mut Vec<PathBuf>) -> Result<(), TrainEr
 fn unmake(made: &[PathBuf]) {
     for folder in made.iter().rev() {
         let _ = fs::remove_dir(folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_to_stop_is_never_lost_however_early_it_comes() {
+        for stale in [true, false].repeat(30) {
+            let place = tempfile::tempdir().expect("a folder");
+            let path = place.path().join("run");
+            fs::create_dir(&path).expect("writable");
+            fs::write(path.join(MARKER_FILE), MARK).expect("writable");
+            if stale {
+                fs::write(path.join(STOP_FILE), "").expect("writable");
+            }
+            std::thread::scope(|scope| {
+                let asking = scope.spawn(|| while !request_stop(&path).expect("writable") {});
+                let run = RunFolder::claim(&path).expect("free");
+                asking.join().expect("no panic");
+                assert!(run.is_asked_to_stop(), "a request of the run before: {stale}");
+            });
+            let run = RunFolder::claim(&path).expect("free");
+            assert!(!run.is_asked_to_stop(), "what was asked of the run before is not asked of this one");
+        }
     }
 }

@@ -105,6 +105,11 @@ pub trait Task: Debug + Send + Sync {
         false
     }
 
+    /// Whether evaluation has the model answer sources and compares its texts with the targets.
+    fn compares_texts(&self) -> bool {
+        false
+    }
+
     /// What Hugging Face calls such a model, behind the family's name.
     fn hf_class(&self) -> &'static str;
 

@@ -42,6 +42,10 @@ impl Task for Seq2Seq {
         amounts.loss_tokens
     }
 
+    fn compares_texts(&self) -> bool {
+        true
+    }
+
     fn hf_class(&self) -> &'static str {
         "ConditionalGeneration"
     }

@@ -19,8 +19,8 @@ use plimsoll_graph::{DType, OptimizerSettings, optimizer_named};
 use plimsoll_models::{ParameterGroup, Recipe};
 use plimsoll_plan::{Budgets, DeviceProfile, Goal, Pins};
 use plimsoll_train::{
-    DataMemory, Decay, Fit, Guard, Holds, Language, LearningRate, Model, Prepared, Resume, RunFolder, Saving, Spec,
-    fit, prepare,
+    BestBy, DataMemory, Decay, Fit, Guard, Holds, Language, LearningRate, Model, Prepared, Resume, RunFolder, Saving,
+    Spec, fit, prepare,
 };
 use serde_json::{Value as Json, json};
 
@@ -48,7 +48,8 @@ pub fn work_if_asked() -> bool {
 fn recipe() -> Recipe {
     let adamw = optimizer_named("adamw", &OptimizerSettings::default()).expect("there is one");
     let groups = vec![ParameterGroup::rest(adamw)];
-    Recipe { lora: None, freeze: Vec::new(), groups, clip: Some(1.0), compute: DType::F32, master: false }
+    let (clip, compute, freeze) = (Some(1.0), DType::F32, Vec::new());
+    Recipe { lora: None, freeze, groups, clip, compute, master: false, scaled_loss: false }
 }
 
 fn spec() -> Spec {
@@ -95,7 +96,7 @@ fn train(folder: &Path) {
         amount: Amount::Sequences(4),
         rate: LearningRate { peak: 1e-2, decay: Decay::Cosine, warmup: 2, total: STEPS, last: 0.1 },
         eval_every: Some(3),
-        saving: Saving { every: Some(2), best: true, ..Saving::default() },
+        saving: Saving { every: Some(2), best: Some(BestBy::Loss), ..Saving::default() },
         guard: Guard::default(),
         tokenizer_files: vec![("tokenizer.json".into(), b"{}".to_vec())],
         resume: resume.as_ref(),

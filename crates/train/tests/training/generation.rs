@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use plimsoll_data::{Example, ExampleRef};
-use plimsoll_graph::{DType, Role};
+use plimsoll_graph::{DType, Role, ScheduleId};
 use plimsoll_models::{Lora, Recipe, Targets};
 use plimsoll_plan::{Budgets, PlanError};
 use plimsoll_train::{
@@ -13,7 +13,9 @@ use plimsoll_train::{
 
 use crate::support::{device, fixture, json, on_cuda, recipe, session, spec};
 
-const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "gemma2"];
+const FAMILIES: [&str; 9] = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "nanochat", "t5", "t5_untied", "mt5"];
+/// Those with an encoder: of more layers than their decoder has, with an untied head and a gated activation, and mT5.
+const SOURCED: [&str; 3] = ["t5", "t5_untied", "mt5"];
 const NEW_TOKENS: usize = 24;
 /// Of the longest prompt and its text.
 const LENGTH: usize = 54;
@@ -104,12 +106,14 @@ fn samples_during_training_are_the_same_text() {
                 let sampled = generate(&mut session, &expected.sampling, &expected.prompts);
                 assert_eq!(sampled, expected.full, "{family}");
             }
-            let text = |tokens: &Vec<u32>| Example {
+            let sourced = SOURCED.contains(&family);
+            let text = |(tokens, prompt): (&Vec<u32>, &Vec<u32>)| Example {
                 tokens: tokens.clone(),
                 targets: tokens.iter().map(|&token| token.cast_signed()).collect(),
+                source: if sourced { prompt.clone() } else { Vec::new() },
                 ..Example::default()
             };
-            let examples: Vec<Example> = expected.full.iter().map(text).collect();
+            let examples: Vec<Example> = expected.full.iter().zip(&expected.prompts).map(text).collect();
             let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
             let update = session.pack(&views).expect("fits");
             [1, 2].map(|step| session.update(&update, step, 1e-3).expect("runs").loss.to_bits())
@@ -118,28 +122,32 @@ fn samples_during_training_are_the_same_text() {
     }
 }
 
-/// Prompts are taken in 54, 32 and 7 tokens at a time here, with places of other sizes each time.
+/// With as much memory as it likes, then with so little that the micro-batch is a smaller one. Other tests of this process
+/// take and return memory meanwhile, so that is looked for.
+fn in_large_and_small_parts(spec: &Spec) -> [Prepared; 2] {
+    const STEP_BYTES: u64 = 64 << 10;
+    let large = start(spec, 1, 8 << 30, false).expect("fits");
+    let mut host_bytes = large.report.host.planned_bytes - STEP_BYTES;
+    for _ in 0..10_000 {
+        match start(spec, 1, host_bytes, false) {
+            Ok(small) if small.report.micro_batch_tokens < large.report.micro_batch_tokens => return [large, small],
+            Ok(_) if !on_cuda() => host_bytes -= STEP_BYTES,
+            Ok(small) => return [large, small],
+            Err(_) => host_bytes += 3 * STEP_BYTES,
+        }
+    }
+    panic!("no budget takes a smaller micro-batch than {}", large.report.micro_batch_tokens)
+}
+
+/// Prompts are taken in 512 tokens at a time and in fewer, with places of other sizes each time.
 #[test]
 fn long_prompts_come_in_parts() {
     let prompt: Vec<u32> = (0..500).map(|i| 3 + (i * i + 7 * i) % 120).collect();
     for family in ["mistral", "gemma2"] {
-        let spec = inference_spec(family, None, 560);
-        let texts: Vec<_> = [8u64 << 30, 0]
-            .map(|host_bytes| {
-                // The second one has just too little for the first one's micro-batch.
-                let roomy = start(&spec, 1, 8 << 30, false).expect("fits");
-                let host_bytes =
-                    if host_bytes == 0 { roomy.report.host.planned_bytes - (64 << 10) } else { host_bytes };
-                drop(roomy);
-                let mut prepared = start(&spec, 1, host_bytes, false).expect("fits");
-                (
-                    prepared.report.micro_batch_tokens,
-                    generate(&mut prepared.session, &Sampling::GREEDY, std::slice::from_ref(&prompt)),
-                )
-            })
-            .into();
-        assert!(on_cuda() || texts[0].0 > texts[1].0, "{family}: the smaller budget has a smaller micro-batch");
-        assert_eq!(texts[0].1, texts[1].1, "{family}");
+        let sessions = in_large_and_small_parts(&inference_spec(family, None, 560));
+        let [large, small] = sessions
+            .map(|mut prepared| generate(&mut prepared.session, &Sampling::GREEDY, std::slice::from_ref(&prompt)));
+        assert_eq!(large, small, "{family}");
     }
 }
 
@@ -151,15 +159,68 @@ fn sampled(session: &mut Session, prompts: &[Vec<u32>], seed: u64) -> Vec<Vec<u3
 /// In whatever company, and again.
 #[test]
 fn a_seed_is_a_text() {
-    let prompts = reference("llama").prompts;
-    let spec = inference_spec("llama", None, LENGTH);
-    let mut texts = Vec::new();
-    for sequences in [1, 4] {
-        let mut session = start(&spec, sequences, 8 << 30, false).expect("fits").session;
-        texts.extend([1, 1, 2].map(|seed| sampled(&mut session, &prompts, seed)));
+    for family in ["llama", "t5_untied"] {
+        let prompts = reference(family).prompts;
+        let spec = inference_spec(family, None, LENGTH);
+        let mut texts = Vec::new();
+        for sequences in [1, 4] {
+            let mut session = start(&spec, sequences, 8 << 30, false).expect("fits").session;
+            texts.extend([1, 1, 2].map(|seed| sampled(&mut session, &prompts, seed)));
+        }
+        assert!(texts[0] == texts[1] && texts[0] == texts[3] && texts[0] == texts[4], "{family}");
+        assert!(texts[0] != texts[2] && texts[2] == texts[5], "{family}");
     }
-    assert!(texts[0] == texts[1] && texts[0] == texts[3] && texts[0] == texts[4]);
-    assert!(texts[0] != texts[2] && texts[2] == texts[5]);
+}
+
+/// The logits of the last step of a text, as bits.
+fn last_logits(session: &mut Session, prompts: &[Vec<u32>], prompt: usize) -> Vec<u32> {
+    let ending = Ending { stop: Vec::new(), max_new: NEW_TOKENS };
+    let mut count = 0;
+    // The step in which this text gets its last token is the last one of all.
+    let mut until_last = |of: usize, _| {
+        count += usize::from(of == prompt);
+        if count == NEW_TOKENS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    session.generate(prompts, &Sampling::GREEDY, &ending, &mut until_last).expect("generates");
+    let results = session.executor().results(ScheduleId::DECODE)[0];
+    let mut logits = vec![0f32; results.shape.elements()];
+    session.executor().read_result(&results, &mut logits).expect("readable");
+    logits[prompt * results.shape.cols()..][..results.shape.cols()].iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Alone or with others that are read and that write at the same time, in a program that only generates and in one that
+/// trains, with sources read one by one and together.
+#[test]
+fn company_and_plans_do_not_show_in_the_bits() {
+    for family in SOURCED {
+        let prompts = reference(family).prompts;
+        let spec = inference_spec(family, None, LENGTH);
+        for prompt in [0, 3] {
+            let own = std::slice::from_ref(&prompts[prompt]);
+            let mut alone = start(&spec, 1, 8 << 30, false).expect("fits").session;
+            let expected = last_logits(&mut alone, own, 0);
+            assert!(expected.iter().any(|&bits| bits != 0));
+            let mut together = start(&spec, 5, 8 << 30, false).expect("fits").session;
+            assert_eq!(last_logits(&mut together, &prompts, prompt), expected, "{family}, prompt {prompt}");
+            let mut trains = session(family, recipe(None), 6, LENGTH, |_| {});
+            assert_eq!(last_logits(&mut trains, own, 0), expected, "{family}, prompt {prompt}, while training");
+        }
+    }
+}
+
+/// Of models with an encoder, prompts and texts each have the planned length; an encoder that reads nothing says nothing.
+#[test]
+fn sources_have_a_length_of_their_own() {
+    let Reference { sampling, prompts, full, .. } = reference("t5_untied");
+    let mut session = start(&inference_spec("t5_untied", None, 30), 2, 8 << 30, false).expect("fits").session;
+    let found = generate(&mut session, &sampling, &[vec![], prompts[3].clone(), prompts[0].clone()]);
+    assert!(found[0].is_empty());
+    assert_eq!((&found[1], &found[2]), (&full[3], &full[0]), "30 tokens of 30 are read, and 24 of 30 written");
+    let ending = Ending { stop: Vec::new(), max_new: 100 };
+    let long = session.generate(&prompts[..1], &sampling, &ending, &mut |_, _| ControlFlow::Continue(()));
+    assert_eq!(long.expect("generates")[0].tokens.len(), 30);
+    let refused = session.generate(&[vec![5; 31]], &sampling, &ending, &mut |_, _| ControlFlow::Continue(()));
+    assert!(matches!(refused, Err(TrainError::LongPrompt { tokens: 31, longest: 30 })), "{refused:?}");
 }
 
 #[test]
@@ -217,6 +278,11 @@ fn generating_is_planned() {
         plan.slots.iter().filter(|(_, slot)| slot.role == Role::Cache).map(|(_, slot)| slot.bytes()).sum();
     // Four sequences, 54 positions, two layers, keys and values of two heads of 8.
     assert_eq!(cached, 4 * 54 * 2 * 2 * 16 * 4);
+    // Three layers of a decoder, each with a cache of its own tokens and one of the source's, of four heads of 8.
+    let mut sourced = start(&inference_spec("t5", None, LENGTH), 4, 8 << 30, false).expect("fits");
+    let slots = sourced.session.executor().plan().slots.clone();
+    let caches = slots.iter().filter(|(_, slot)| slot.role == Role::Cache);
+    assert_eq!(caches.map(|(_, slot)| slot.bytes()).sum::<usize>(), 4 * 54 * 3 * 2 * 2 * 32 * 4);
     assert!(plan.slots.iter().all(|(_, slot)| !matches!(slot.role, Role::Gradient)));
     if on_cuda() {
         return;

@@ -2,6 +2,7 @@
 
 mod generation;
 mod guard;
+mod loss_scale;
 mod optimizers;
 mod parity;
 mod resume;
@@ -11,3 +12,4 @@ mod same_bits;
 mod sourced;
 mod support;
 mod tasks;
+mod update_in_backward;

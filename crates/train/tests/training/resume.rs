@@ -6,8 +6,8 @@ use plimsoll_files::fault::{Fault, count, inject};
 use plimsoll_graph::OPTIMIZERS;
 use plimsoll_models::Recipe;
 use plimsoll_train::{
-    Bad, BadUpdate, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError, Warning,
-    list_runs, request_stop, run_status,
+    Bad, BadUpdate, BestBy, Effect, Event, Guard, Holds, Model, Resume, RunFolder, RunPhase, Saving, TrainError,
+    Warning, list_runs, request_stop, run_status,
 };
 
 use crate::run::{Place, Setup, faster, lora, names, shape};
@@ -330,7 +330,7 @@ fn a_run_can_be_watched_and_stopped_from_outside() {
 #[test]
 fn the_best_is_kept_without_any_other_checkpoint() {
     let place = Place::new();
-    let saving = Saving { every: None, interval: None, keep: 1, best: true };
+    let saving = Saving { every: None, interval: None, keep: 1, best: Some(BestBy::Loss) };
     // With such a rate the loss soon rises.
     let recipe = Recipe { groups: faster("sgd", 500.0), clip: None, ..recipe(None) };
     let setup = Setup { saving, eval_every: Some(1), ..Setup::new(recipe) };
@@ -344,7 +344,7 @@ fn the_best_is_kept_without_any_other_checkpoint() {
     let (loss, step) = evals.iter().copied().min_by(|a, b| a.0.total_cmp(&b.0)).expect("some");
     assert!(step < setup.steps, "the loss rises in the end: {evals:?}");
     let (best, folder) = ran.ok().best.expect("the best is named");
-    assert_eq!((best.loss, best.step), (loss, step));
+    assert_eq!((best.value, best.step), (loss, step));
     assert!(folder.join("model.safetensors").exists());
     assert_eq!(place.checkpoints("run"), ["best", "latest", &format!("step-{step}")]);
     assert_eq!(

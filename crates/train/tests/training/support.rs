@@ -33,7 +33,8 @@ pub fn tensors(path: &Path) -> HashMap<String, Vec<f32>> {
 
 pub fn recipe(lora: Option<Lora>) -> Recipe {
     let (clip, compute) = (Some(1.0), DType::F32);
-    Recipe { lora, freeze: Vec::new(), groups: trained_by("adamw"), clip, compute, master: false }
+    let (freeze, groups) = (Vec::new(), trained_by("adamw"));
+    Recipe { lora, freeze, groups, clip, compute, master: false, scaled_loss: false }
 }
 
 /// All parameters by one optimizer, as far as it takes them.

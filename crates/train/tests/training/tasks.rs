@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_data::{Classes, Example, ExampleRef, NO_LOSS, NO_MARK};
 use plimsoll_models::{Lora, ParameterKind, Targets};
 use plimsoll_train::{
-    Classification, Metrics, Preference, Ranking, RankingLoss, RankingSettings, Reward, Session, Task,
+    Classification, Metrics, Preference, Ranking, RankingLoss, RankingSettings, Reward, Session, Task, TrainError,
 };
 use serde_json::Value as Json;
 
@@ -56,6 +56,12 @@ impl Case {
     fn dpo() -> Self {
         let settings = &cases()["dpo"];
         Self::new("dpo", Preference::dpo(number(&settings["beta"]), number(&settings["label_smoothing"])))
+    }
+
+    /// Every weight has grown since the model was asked.
+    fn dpo_full() -> Self {
+        let task = Self::dpo().task;
+        Self { name: "dpo_full", expected: cases()["dpo_full"].clone(), task, ..Self::dpo() }
     }
 
     fn orpo() -> Self {
@@ -121,12 +127,28 @@ impl Case {
         if self.name == "classification" {
             self.load_base(&mut session);
         }
+        if self.name == "dpo_full" {
+            self.grow(&mut session);
+        }
         if let Some(head) = tensors(&fixture("tasks").join(format!("{}.safetensors", self.name))).get("head") {
             let parameter = session.parameters().iter().find(|p| p.kind == ParameterKind::Head).expect("a head");
             let slot = parameter.slot;
             session.executor().write_slot(slot, head).expect("of its shape");
         }
         session
+    }
+
+    fn grow(&self, session: &mut Session) {
+        let examples = self.examples();
+        let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+        let packed = session.pack(&views).expect("fits");
+        session.keep_reference(&packed).expect("asked");
+        for parameter in session.parameters().to_vec() {
+            let mut values = vec![0f32; parameter.shape.elements()];
+            session.executor().read_slot(parameter.slot, &mut values).expect("readable");
+            values.iter_mut().for_each(|value| *value *= 1.0625);
+            session.executor().write_slot(parameter.slot, &values).expect("of its shape");
+        }
     }
 
     /// Everything but the head.
@@ -213,6 +235,36 @@ fn dpo_follows_trl() {
 }
 
 #[test]
+fn dpo_follows_trl_where_everything_is_trained() {
+    Case::dpo_full().check();
+}
+
+/// What was found before training is found again however sequences are binned; what was not asked about is refused.
+#[test]
+fn the_reference_is_the_model_as_it_was() {
+    let case = Case::dpo_full();
+    let mut session = session("qwen2", recipe(None), SEQUENCES, MAX_LENGTH, |spec| {
+        spec.task = case.task.clone();
+        spec.pins.micro_batch_tokens = Some(2 * MAX_LENGTH);
+    });
+    let examples = case.examples();
+    let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
+    let packed = session.pack(&views).expect("fits");
+    session.keep_reference(&packed).expect("asked");
+    let (loss, metrics) = case.update(&mut session, 1);
+    assert!((loss - std::f64::consts::LN_2).abs() < 1e-7, "{loss}");
+    assert!(metrics.get("margin").expect("counted").abs() < 1e-6);
+    let (second, metrics) = case.update(&mut session, 2);
+    assert!(second < loss && metrics.get("margin").expect("counted") > 0.0, "{second}");
+    let turned: Vec<ExampleRef> = [2, 3, 0, 1, 4, 5].map(|index: usize| examples[index].view()).to_vec();
+    session.pack(&turned).map(|update| session.update(&update, 3, 1e-3)).expect("fits").expect("known");
+    let mut other = examples[0].clone();
+    other.tokens[0] ^= 1;
+    let update = session.pack(&[other.view(), examples[1].view()]).expect("fits");
+    assert!(matches!(session.update(&update, 4, 1e-3), Err(TrainError::NoReference)));
+}
+
+#[test]
 fn orpo_follows_the_paper() {
     Case::orpo().check();
 }
@@ -237,7 +289,7 @@ fn ranking_follows_pytorch() {
 /// The same bits whatever is computed twice, for one micro-batch size.
 #[test]
 fn the_plan_does_not_matter() {
-    for case in [Case::dpo(), Case::orpo(), Case::ranking("listmle", RankingLoss::ListMle)] {
+    for case in [Case::dpo(), Case::dpo_full(), Case::orpo(), Case::ranking("listmle", RankingLoss::ListMle)] {
         let train = |recompute: &[(&str, usize)]| {
             let mut session = case.session(Some(2 * MAX_LENGTH), recompute);
             (1..=3).map(|step| case.update(&mut session, step).0).collect::<Vec<_>>()

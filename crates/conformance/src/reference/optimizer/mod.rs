@@ -6,20 +6,38 @@ pub use adafactor::adafactor;
 pub use lion::lion;
 pub use muon::muon;
 
-use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd};
+use plimsoll_graph::ops::{AdamW, GlobalNorm, Sgd, SquareSum};
 
 use super::Array;
 
 /// `[norm, factor]` over all gradients together.
 pub fn global_norm(op: &GlobalNorm, inputs: &[&Array]) -> Array {
-    let squares: f64 = inputs[1..].iter().flat_map(|g| &g.data).map(|g| g * g).sum();
-    let norm = squares.sqrt();
+    let gradients = op.gradients(inputs.len());
+    let unscale = if op.scaled { inputs[1 + gradients].data[0] } else { 1.0 };
+    let squares: f64 = inputs[1..=gradients].iter().flat_map(|g| &g.data).map(|g| g * g).sum();
+    let norm = squares.sqrt() * unscale;
     let factor = match op.max_norm {
         _ if !norm.is_finite() => f64::NAN,
         Some(max) => (f64::from(max) / (norm + 1e-6)).min(1.0),
         None => 1.0,
     };
-    Array::new(&[2], vec![norm, factor])
+    Array::new(&[2], vec![norm, unscale * factor])
+}
+
+/// The guard, and the sums with that of one gradient in its place.
+pub fn square_sum(op: &SquareSum, inputs: &[&Array]) -> Vec<Array> {
+    let (mut guard, mut sums) = (inputs[0].clone(), inputs[1].clone());
+    sums.data[op.index] = inputs[2].data.iter().map(|g| g * g).sum();
+    if !(sums.data[op.index].sqrt() as f32).is_finite() {
+        guard.data[0] = f64::NAN;
+    }
+    guard.data[1] = 1.0 + guard.data[0];
+    vec![guard, sums]
+}
+
+pub fn total_norm(inputs: &[&Array]) -> Array {
+    let norm = inputs[1].data.iter().sum::<f64>().sqrt();
+    Array::new(&[2], vec![norm, if (norm as f32).is_finite() { 1.0 } else { f64::NAN }])
 }
 
 /// One step of Adam with decoupled weight decay on the clipped gradient.

@@ -85,7 +85,8 @@ pub(crate) struct CacheReader {
 }
 
 /// What a reader holds.
-pub(crate) fn reader_bytes(max_length: usize, format: RecordFormat) -> u64 {
+pub(crate) fn reader_bytes(max_length: &[usize], format: RecordFormat) -> u64 {
+    let max_length = max_length.iter().copied().max().unwrap_or(0);
     (PAGES_HELD * (PAGE_BYTES + size_of::<u64>()) + record::bytes_max(max_length, format)) as u64
 }
 

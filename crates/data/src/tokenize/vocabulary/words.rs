@@ -8,8 +8,11 @@ use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer
 use super::failed;
 use crate::error::DataError;
 
-/// A word longer than this is no word: data in base 64, a line of dashes. It is left out.
+/// A word longer than this is no word: data in base 64, a line of dashes. It is left out, unless it is a whole paragraph in
+/// a script that puts no spaces between words.
 const WORD_BYTES_MAX: usize = 256;
+/// Letters of such a script between two signs, at most; where there are more, they are parted anywhere.
+const RUN_LETTERS_MAX: usize = 64;
 
 /// Counts with a limit on how many words there are. Above it, the rarest are dropped until three quarters are left; a word
 /// that comes back starts from nothing, so a count is too low by at most the counts dropped with it, and words frequent
@@ -77,11 +80,11 @@ fn count(texts: &[String], tokenizer: &tokenizers::Tokenizer) -> Result<AHashMap
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(failed)?;
         }
         for (word, _, _) in pieces.get_splits(OffsetReferential::Normalized, OffsetType::Byte) {
-            if !word.is_empty() && word.len() <= WORD_BYTES_MAX {
-                match counts.get_mut(word) {
+            for part in counted(word) {
+                match counts.get_mut(part) {
                     Some(count) => *count += 1,
                     None => {
-                        counts.insert(CompactString::from(word), 1);
+                        counts.insert(CompactString::from(part), 1);
                     }
                 }
             }
@@ -90,9 +93,49 @@ fn count(texts: &[String], tokenizer: &tokenizers::Tokenizer) -> Result<AHashMap
     Ok(counts)
 }
 
+/// What is counted of a word: itself, the clauses of a paragraph without spaces, or nothing.
+fn counted(word: &str) -> Vec<&str> {
+    if word.len() <= WORD_BYTES_MAX {
+        return if word.is_empty() { Vec::new() } else { vec![word] };
+    }
+    if !word.chars().any(is_unspaced) {
+        return Vec::new();
+    }
+    let mut parts = Vec::new();
+    for clause in word.split_inclusive(|c: char| !c.is_alphanumeric()) {
+        let mut rest = clause;
+        while let Some((end, _)) = rest.char_indices().nth(RUN_LETTERS_MAX) {
+            let (part, behind) = rest.split_at(end);
+            parts.push(part);
+            rest = behind;
+        }
+        parts.push(rest);
+    }
+    // What is no such script in between is as long or as short as words are.
+    parts.retain(|part| part.len() <= WORD_BYTES_MAX && part.chars().any(is_unspaced));
+    parts
+}
+
+/// Letters of Chinese and Japanese.
+fn is_unspaced(c: char) -> bool {
+    matches!(c, '\u{3040}'..='\u{30FF}' | '\u{3400}'..='\u{9FFF}' | '\u{F900}'..='\u{FAFF}' | '\u{20000}'..='\u{3FFFF}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paragraphs_without_spaces_are_counted_by_their_clauses() {
+        let clause = "今天天气很好，";
+        assert_eq!(counted(clause), [clause]);
+        assert_eq!(counted(&clause.repeat(50)), vec![clause; 50]);
+        let run = "船".repeat(150);
+        assert_eq!(counted(&run).iter().map(|part| part.chars().count()).collect::<Vec<_>>(), [64, 64, 22]);
+        assert_eq!(counted(&"QUJD+/==".repeat(50)), Vec::<&str>::new(), "data in base 64");
+        assert_eq!(counted(&format!("{}{clause}", "-".repeat(300))), [clause]);
+        assert_eq!(counted(""), Vec::<&str>::new());
+    }
 
     #[test]
     fn the_rarest_words_go_first() {

@@ -8,6 +8,7 @@ mod lion;
 mod matrix_rows;
 mod muon;
 mod sgd;
+mod square_sum;
 
 pub use adafactor::{ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings};
 pub use adamw::{AdamW, AdamWOptimizer};
@@ -17,15 +18,25 @@ pub use muon::{
     MUON_EPS, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS,
 };
 pub use sgd::{Sgd, SgdOptimizer};
+pub use square_sum::{SquareSum, TotalNorm};
 
 use crate::op::{Alias, Io, OpRule, expect_shape, same_as};
 use crate::{BackendTraits, GraphError, Value, Work};
 
-/// Inputs `clip [2], grads…`; output `clip = [norm, factor]` with `factor = min(1, max_norm / (norm + 1e-6))`,
-/// NaN where the norm is not finite.
+/// Inputs `clip [2], grads…, [unscale [1]]`; output `clip = [norm, factor]` with
+/// `factor = min(1, max_norm / (norm + 1e-6))`, NaN where the norm is not finite. Gradients of a scaled loss become what they
+/// are by `unscale`: the norm is that of the unscaled ones, and the factor unscales them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GlobalNorm {
     pub max_norm: Option<f32>,
+    pub scaled: bool,
+}
+
+impl GlobalNorm {
+    /// How many of so many inputs are gradients; they begin behind the first.
+    pub fn gradients(&self, inputs: usize) -> usize {
+        inputs - 1 - usize::from(self.scaled)
+    }
 }
 
 impl OpRule for GlobalNorm {
@@ -34,10 +45,14 @@ impl OpRule for GlobalNorm {
     }
 
     fn outputs(&self, inputs: &[&Value]) -> Result<Vec<Value>, GraphError> {
-        if inputs.is_empty() {
-            return Err(GraphError::InputCount { op: self.name(), expected: 1, got: 0 });
+        let least = 1 + usize::from(self.scaled);
+        if inputs.len() < least {
+            return Err(GraphError::InputCount { op: self.name(), expected: least, got: inputs.len() });
         }
         expect_shape(self.name(), inputs, 0, &[2])?;
+        if self.scaled {
+            expect_shape(self.name(), inputs, inputs.len() - 1, &[1])?;
+        }
         Ok(vec![same_as(inputs[0])])
     }
 
@@ -50,12 +65,12 @@ impl OpRule for GlobalNorm {
     }
 
     fn launches(&self) -> usize {
-        4
+        6
     }
 
-    /// Partial sums of each gradient, in double precision.
+    /// Partial sums of each gradient and their sum, in double precision.
     fn workspace_bytes(&self, io: &Io, traits: &BackendTraits) -> usize {
-        io.inputs.len() * traits.sum_parts().max(64) * 8
+        io.inputs.len() * (traits.sum_parts().max(64) + 1) * 8
     }
 }
 

@@ -91,7 +91,7 @@ fn resolved_yaml_reads_back_as_the_same_run() {
         "model: C:\\models\\é\ndata: {train: [a b.jsonl, \"12\"], eval_split: 0.1}\nclip: none\n",
         "model: tiny\ndata: {train: [{path: \"a b\", weight: 2}, {weight: 0.5, path: c/*.jsonl}]}\n",
         "model: tiny\nmethod: {full: {}, freeze: [\"*.embed\", \"[0-9]\"]}\nmemory: {gpu: 80%, host: 16GB}\n",
-        "model: tiny\nplan: {recompute: {}, loss_chunks: 4}\nschedule: {warmup: 100, steps: 1e6}\n",
+        "model: tiny\nplan: {loss_chunks: 4, update_in_backward: true}\nschedule: {warmup: 100, steps: 1e6}\n",
         "model: tiny\nplan: {recompute: {norm: 3, \"odd name\": 0}}\nbatch: {tokens: 524_288}\neval:\n",
         include_str!("../../quickstart.yaml"),
     ] {
