@@ -52,8 +52,8 @@ pub enum Command {
     /// Print the log of a run
     #[command(after_help = "Example: plimsoll logs runs/reward -f")]
     Logs(LogsArgs),
-    /// Show runs in a browser on this machine: live curves, plans, two runs side by side
-    #[command(after_help = "Example: plimsoll dashboard runs --port 8080")]
+    /// Show runs in a browser on this machine, plan new ones there, start, stop and resume them
+    #[command(after_help = "Example: plimsoll dashboard runs --port 8080 --from ~/models --from ~/data")]
     Dashboard(DashboardArgs),
     /// Watch a run in the terminal; leaving never stops it
     #[command(after_help = "Example: plimsoll watch runs/reward")]
@@ -130,6 +130,9 @@ pub struct TrainArgs {
     /// Never go on: refuse a folder that holds a run
     #[arg(long)]
     pub fresh: bool,
+    /// Show the run in a browser on this machine while it trains
+    #[arg(long)]
+    pub dashboard: bool,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -166,6 +169,9 @@ pub struct PlanArgs {
     /// Draw the plan for a document
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// The same in pixels, for documents that take no SVG
+    #[arg(long, value_name = "FILE")]
+    pub png: Option<PathBuf>,
     /// Draw another plan beside it: that of another run file, or of the same one with the goal `fastest` or `lowest`
     #[arg(long, value_name = "RUN.yaml|GOAL", requires = "html")]
     pub beside: Option<PathBuf>,
@@ -389,6 +395,12 @@ pub struct DashboardArgs {
     /// Port on 127.0.0.1; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
+    /// Folder with models, data and run files to start from; may be repeated
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub from: Vec<PathBuf>,
+    /// The process that it is shown beside: it ends with it, and stays out of its way
+    #[arg(long, value_name = "PID", hide = true)]
+    pub beside: Option<u32>,
 }
 
 #[derive(Debug, Args)]

@@ -1,8 +1,10 @@
 //! `plimsoll`: trains language models inside a memory budget.
 
 mod args;
+mod beside;
 mod commands;
 mod interrupt;
+mod launcher;
 mod observer;
 mod printer;
 mod tables;

@@ -1,5 +1,5 @@
 //! Shows where the memory goes: plans as pictures, machines as findings, runs as they are written down. It only looks on:
-//! nothing here trains, and nothing here changes a run.
+//! nothing here trains, and nothing here changes a run. What the dashboard's page asks for is done by whoever starts it.
 
 pub mod dashboard;
 pub mod doctor;

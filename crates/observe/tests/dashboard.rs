@@ -1,15 +1,66 @@
-//! The dashboard answers its own page and nobody else.
+//! The dashboard answers its own page and nobody else, and has nothing done for others.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_observe::dashboard::Dashboard;
+use plimsoll_observe::dashboard::{Choices, Dashboard, Draft, Launched, Launcher, Planned, Refused};
+use serde_json::json;
 use tempfile::TempDir;
 
+/// Writes down what it is asked for.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<Vec<String>>>);
+
+impl Asked {
+    fn note(&self, what: String) {
+        self.0.lock().expect("whole").push(what);
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().expect("whole").clone()
+    }
+}
+
+fn name(run: &Path) -> String {
+    run.file_name().expect("a name").to_string_lossy().into_owned()
+}
+
+impl Launcher for Asked {
+    fn choices(&self) -> Choices {
+        Choices { data: vec!["a.jsonl".to_owned()], ..Choices::default() }
+    }
+
+    fn plan(&self, draft: &Draft) -> Result<Planned, Refused> {
+        self.note(format!("plan {} {:?}", draft.model, draft.host_mib));
+        Ok(Planned { fits: true, command: "plimsoll train".to_owned(), ..Planned::default() })
+    }
+
+    fn start(&self, draft: &Draft) -> Result<String, Refused> {
+        self.note(format!("start {}", draft.model));
+        if draft.name == "taken" { Err(Refused::conflict("it is there")) } else { Ok(draft.name.clone()) }
+    }
+
+    fn stop(&self, run: &Path) -> Result<(), Refused> {
+        self.note(format!("stop {}", name(run)));
+        Ok(())
+    }
+
+    fn resume(&self, run: &Path) -> Result<(), Refused> {
+        self.note(format!("resume {}", name(run)));
+        Ok(())
+    }
+
+    fn launched(&self) -> Vec<Launched> {
+        vec![Launched { name: "gone".to_owned(), code: Some(2), said: "error: no".to_owned() }]
+    }
+}
+
 struct Running {
+    asked: Asked,
     _folder: TempDir,
     host: String,
     token: String,
@@ -28,10 +79,13 @@ fn start() -> Running {
     metrics(&runs, "first run", 3);
     fs::write(runs.join("first run/plan.html"), "<p>a plan</p>").expect("writable");
     fs::write(folder.path().join("secret.txt"), "secret").expect("writable");
-    let dashboard = Dashboard::bind(&runs, 0).expect("a free port");
+    fs::write(runs.join("first run/samples.json"), r#"[{"prompt": "1?", "answer": "1", "expected": "2"}]"#)
+        .expect("writable");
+    let asked = Asked::default();
+    let dashboard = Dashboard::bind(&runs, 0, Box::new(asked.clone())).expect("a free port");
     let address = dashboard.address();
     let (host, token) = address.strip_prefix("http://").and_then(|a| a.split_once("/?token=")).expect("an address");
-    let running = Running { _folder: folder, host: host.to_owned(), token: token.to_owned() };
+    let running = Running { asked, _folder: folder, host: host.to_owned(), token: token.to_owned() };
     std::thread::spawn(move || dashboard.serve());
     running
 }
@@ -46,12 +100,33 @@ impl Running {
 
     /// Status and body.
     fn ask(&self, head: &str) -> (u16, String) {
+        let (head, body) = self.answer(head);
+        (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), body)
+    }
+
+    /// Head and body.
+    fn answer(&self, head: &str) -> (String, String) {
         let mut text = String::new();
         self.send(head).read_to_string(&mut text).expect("answered");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
-        assert!(head.contains("Content-Security-Policy: default-src 'none'") && head.contains("nosniff"));
+        assert!(head.contains("default-src 'none'") && head.contains("nosniff"));
         assert!(!head.contains("Access-Control-Allow"));
-        (head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"), body.to_owned())
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// As the page asks for something to be done.
+    fn post(&self, path: &str, body: &str) -> (u16, String) {
+        let token = format!("X-Plimsoll-Token: {}", self.token);
+        self.post_with(path, &[&token, "Content-Type: application/json"], body)
+    }
+
+    fn post_with(&self, path: &str, headers: &[&str], body: &str) -> (u16, String) {
+        let Self { host, .. } = self;
+        let headers = headers.join("\r\n");
+        let length = body.len();
+        self.ask(&format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\nContent-Length: {length}\r\n\r\n{body}"
+        ))
     }
 
     fn get(&self, target: &str) -> (u16, String) {
@@ -72,7 +147,7 @@ fn only_who_knows_the_token_is_answered() {
     let wrong = token.replace(|c: char| c.is_ascii_digit(), "f") + "0";
     assert_eq!(status(&format!("GET /?token={} HTTP/1.1\r\nHost: {host}", &wrong[1..])), 401);
     assert_eq!(status(&format!("GET /?token= HTTP/1.1\r\nHost: {host}")), 401);
-    assert_eq!(status(&format!("POST /?token={token} HTTP/1.1\r\nHost: {host}")), 405);
+    assert_eq!(status(&format!("PUT /?token={token} HTTP/1.1\r\nHost: {host}")), 405);
 }
 
 /// What another site's page could make a browser send, even with the token.
@@ -89,6 +164,8 @@ fn other_sites_are_refused() {
     assert_eq!(status(&format!("Host: {host}\r\nOrigin: http://evil.example")), 403);
     assert_eq!(status(&format!("Host: {host}\r\nOrigin: null")), 403);
     assert_eq!(status(&format!("Host: {host}\r\nSec-Fetch-Site: cross-site")), 403);
+    assert_eq!(status(&format!("Host: {host}\r\nSec-Fetch-Site: same-site")), 403, "another port of this machine");
+    assert_eq!(status(&format!("Host: {host}\r\nSec-Fetch-Site: same-origin")), 200);
 }
 
 #[test]
@@ -98,12 +175,17 @@ fn names_of_runs_are_no_paths() {
     for name in
         ["..", "../secret.txt", "..%2fsecret.txt", "%2fetc%2fpasswd", "first%20run%2f..%2f..", ".", "", "first run%00"]
     {
-        for path in ["/plan", "/api/log", "/api/metrics", "/api/plan", "/api/events"] {
+        for path in ["/plan", "/api/log", "/api/metrics", "/api/plan", "/api/samples", "/api/events"] {
             let (status, body) = running.get(&format!("{path}?run={}", name.replace(' ', "%20")));
             assert_eq!(status, 404, "{path} {name}");
             assert!(!body.contains("secret"));
         }
+        for path in ["/api/stop", "/api/resume"] {
+            let (status, body) = running.post(path, &json!({ "run": name }).to_string());
+            assert_eq!((status, body.contains("no such run")), (404, true), "{path} {name}");
+        }
     }
+    assert_eq!(running.asked.all(), [""; 0]);
     for path in ["/../secret.txt", "/runs/first%20run/metrics.jsonl", "//", "/plan.html"] {
         assert_eq!(running.get(path).0, 404, "{path}");
     }
@@ -128,4 +210,76 @@ fn curves_come_at_once_and_then_as_they_grow() {
     metrics(&running._folder.path().join("runs"), "first run", 5);
     let grown = (0..3).map(|_| steps()).find(|steps| *steps != serde_json::json!([]));
     assert_eq!(grown, Some(serde_json::json!([4, 5])));
+}
+
+const DRAFT: &str = r#"{"model": "quickstart", "name": "new", "host_mib": 512}"#;
+
+#[test]
+fn what_is_posted_is_done() {
+    let running = start();
+    let json = |(status, body): (u16, String)| (status, serde_json::from_str(&body).unwrap_or(serde_json::Value::Null));
+    let planned = json(running.post("/api/draft", DRAFT));
+    assert_eq!((planned.0, &planned.1["fits"], &planned.1["command"]), (200, &json!(true), &json!("plimsoll train")));
+    assert_eq!(json(running.post("/api/start", DRAFT)), (202, json!({"run": "new"})));
+    let taken = json(running.post("/api/start", r#"{"model": "quickstart", "name": "taken"}"#));
+    assert_eq!(taken, (409, json!({"message": "it is there"})));
+    assert_eq!(running.post("/api/stop", r#"{"run": "first run"}"#).0, 202);
+    assert_eq!(running.post("/api/resume", r#"{"run": "first run"}"#).0, 202);
+    let expected =
+        ["plan quickstart Some(512)", "start quickstart", "start quickstart", "stop first run", "resume first run"];
+    assert_eq!(running.asked.all(), expected);
+    for (path, body) in [
+        ("/api/draft", "not JSON"),
+        ("/api/draft", r#"{"model": "quickstart", "out": "/etc"}"#),
+        ("/api/draft", r#"{"model": ["quickstart"]}"#),
+        ("/api/stop", r#"{"run": "first run", "force": true}"#),
+        ("/api/resume", ""),
+    ] {
+        assert_eq!(running.post(path, body).0, 422, "{path} {body}");
+    }
+    assert_eq!(running.post("/api/runs", "{}").0, 404, "nothing is done there");
+    assert_eq!(running.asked.all().len(), expected.len());
+    let (status, choices) = json(running.get("/api/choices"));
+    assert_eq!((status, &choices["data"]), (200, &json!(["a.jsonl"])));
+    assert_eq!(json(running.get("/api/launched")).1[0]["said"], "error: no");
+    assert_eq!(json(running.get("/api/samples?run=first%20run")).1[0]["expected"], "2");
+}
+
+/// What another page of this machine's could make a browser send: cookies go to all ports alike.
+#[test]
+fn nothing_is_done_for_another_page() {
+    let running = start();
+    let Running { host, token, .. } = &running;
+    let (_, port) = host.rsplit_once(':').expect("a port");
+    let (cookie, json) = (format!("Cookie: plimsoll_{port}={token}"), "Content-Type: application/json");
+    let header = format!("X-Plimsoll-Token: {token}");
+    for path in ["/api/draft", "/api/start", "/api/stop", "/api/resume"] {
+        let status = |headers: &[&str]| running.post_with(path, headers, DRAFT).0;
+        assert_eq!(status(&[&cookie, json]), 401, "a cookie is not enough");
+        assert_eq!(running.post_with(&format!("{path}?token={token}"), &[json], DRAFT).0, 401, "nor is the address");
+        assert_eq!(status(&[&format!("{header}0"), json]), 401);
+        assert_eq!(status(&[&header, &header, json]), 401);
+        assert_eq!(status(&[&header, "Content-Type: text/plain"]), 415, "forms can send that");
+        assert_eq!(status(&[&header, json, "Origin: http://127.0.0.1:1"]), 403);
+        assert_eq!(status(&[&header, json, "Sec-Fetch-Site: same-site"]), 403);
+        assert_eq!(running.get(path).0, 404, "nothing is done by looking");
+    }
+    assert_eq!(running.asked.all(), [""; 0]);
+}
+
+/// The page has the token, which is why nothing that was found in a folder may run as part of it.
+#[test]
+fn pages_of_runs_are_shut_in() {
+    let running = start();
+    let Running { host, token, .. } = &running;
+    let answer = |path: &str| running.answer(&format!("GET {path}token={token} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    let (head, page) = answer("/?");
+    assert!(head.contains("Set-Cookie: ") && !head.contains("sandbox"), "{head}");
+    assert!(page.contains(token.as_str()) && !page.contains("{{"), "all places are filled");
+    for address in ["http://", "https://", "@import"] {
+        assert!(!page.contains(address), "the page asks for nothing elsewhere: {address}");
+    }
+    let (head, page) = answer("/plan?run=first%20run&");
+    assert!(head.contains("Content-Security-Policy: sandbox allow-scripts;") && !head.contains("allow-same-origin"));
+    assert_eq!(page, "<p>a plan</p>");
 }

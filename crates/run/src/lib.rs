@@ -44,6 +44,7 @@ pub use note::{DetectedFormat, Note};
 pub use observer::{Event, Observer};
 pub use other_trainers::{Offload, TrainerFigures, trainer_figures};
 pub use plimsoll_cuda::{CardInventory, CardReading, Holder, Monitor, missing_libraries};
+pub use plimsoll_models::preset_names;
 pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, plan, prepare, prepare_bench};
 pub use prompts::{Prompt, read_prompts};
 pub use quickstart::quickstart;

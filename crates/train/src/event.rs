@@ -23,6 +23,10 @@ pub struct StepEvent {
     pub tokens_per_s: f64,
     pub step_ms: f64,
     pub data_wait_ms: f64,
+    /// Of all micro-batches, without the waiting for them; with the optimizer where that works inside the backward pass.
+    pub forward_backward_ms: f64,
+    /// Of the optimizer, clipping included.
+    pub update_ms: f64,
     /// The share of the micro-batches' token slots that held a token.
     pub fill_rate: f64,
     pub gpu_used_bytes: u64,

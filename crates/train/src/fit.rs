@@ -12,7 +12,7 @@ use crate::event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
 use crate::export::{export_again, export_base};
 use crate::guard::{BadUpdate, Guard};
 use crate::memory::{Finding, MemoryWatch, Watching, resident_bytes};
-use crate::pace::{Gauge, Totals};
+use crate::pace::{Gauge, Phases, Totals};
 use crate::references::References;
 use crate::saver::{Saver, Saving};
 use crate::{Evaluation, LearningRate, Metrics, RunFolder, RunPhase, Session, TrainError, UpdateResult};
@@ -101,7 +101,7 @@ pub fn fit(
 
 /// What became of an update.
 enum Tried {
-    Applied(UpdateResult),
+    Applied(UpdateResult, Phases),
     /// Its gradients were too large for the scale of the loss. As elsewhere, the next data come, under a smaller scale.
     Overflowed,
     Bad(Bad),
@@ -190,9 +190,9 @@ impl<'a> Run<'a> {
     fn update(&mut self, step: u64) -> Result<(), TrainError> {
         let (began, waited) = (Instant::now(), self.feed().waited().total);
         let lr = self.task.rate.at(step);
-        let result = loop {
+        let (result, phases) = loop {
             match self.try_update(step, lr)? {
-                Tried::Applied(result) => break result,
+                Tried::Applied(result, phases) => break (result, phases),
                 Tried::Overflowed => self.progress.cursor = self.feed().cursor().clone(),
                 Tried::Bad(bad) => self.pass_over(step, bad)?,
             }
@@ -221,6 +221,8 @@ impl<'a> Run<'a> {
             tokens_per_s: result.amounts.tokens as f64 / took.as_secs_f64(),
             step_ms: took.as_secs_f64() * 1e3,
             data_wait_ms: data_wait.as_secs_f64() * 1e3,
+            forward_backward_ms: phases.forward_backward.as_secs_f64() * 1e3,
+            update_ms: phases.update.as_secs_f64() * 1e3,
             fill_rate: result.fill_rate,
             gpu_used_bytes: self.gauge.bytes,
             host_rss_bytes: resident_bytes(),
@@ -242,6 +244,7 @@ impl<'a> Run<'a> {
     fn try_update(&mut self, step: u64, lr: f64) -> Result<Tried, TrainError> {
         let Self { session, feed, progress, task, watch, .. } = self;
         let feed = feed.as_mut().expect("there is one between updates");
+        let (began, waited) = (Instant::now(), feed.waited().total);
         let sums = match session.accumulate_from(feed, (step, lr), &mut |done, total| {
             (watch.observe)(&Event::MicroBatch { step, done, total });
         }) {
@@ -252,6 +255,7 @@ impl<'a> Run<'a> {
             }
             sums => sums?,
         };
+        let forward_backward = began.elapsed().saturating_sub(feed.waited().total.saturating_sub(waited));
         let loss = sums.loss;
         if !loss.is_finite() {
             session.discard()?;
@@ -262,7 +266,9 @@ impl<'a> Run<'a> {
             session.discard()?;
             return Ok(Tried::Bad(Bad::Spike { loss, usual }));
         }
+        let began = Instant::now();
         let grad_norm = session.apply(step, lr)?;
+        let phases = Phases { forward_backward, update: began.elapsed() };
         if session.rescale(grad_norm) {
             return Ok(Tried::Overflowed);
         }
@@ -272,7 +278,7 @@ impl<'a> Run<'a> {
         }
         progress.cursor.clone_from(feed.cursor());
         let (amounts, fill_rate, metrics) = (sums.amounts, sums.fill_rate, sums.metrics);
-        Ok(Tried::Applied(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }))
+        Ok(Tried::Applied(UpdateResult { loss, grad_norm, amounts, fill_rate, metrics }, phases))
     }
 
     /// Does the update's micro-steps again with every operator checked. There is planned memory for one feed, so a new one

@@ -43,6 +43,14 @@ impl Totals {
     }
 }
 
+/// Where the time of an update goes, apart from waiting for data. Each ends when its result is read, so nothing is under
+/// way on a device then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Phases {
+    pub forward_backward: Duration,
+    pub update: Duration,
+}
+
 /// How often the driver is asked what is in use: the answer takes it up to a few milliseconds.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use plimsoll_observe::picture::{PlanPicture, html, svg};
+use plimsoll_observe::picture::{PlanPicture, html, png, svg};
 use plimsoll_run::{Cause, Failure, MethodTable, PlannedRun, Refusal, duration, methods, plan};
 
 use super::print_origins;
@@ -70,21 +70,25 @@ fn compare(found: &MethodTable, printer: &Printer) -> Result<(), Failure> {
     }
 }
 
-/// The files that `--html` and `--svg` name.
+/// The files that `--html`, `--svg` and `--png` name.
 fn draw_pictures(args: &PlanArgs, planned: &PlannedRun, printer: &Printer) -> Result<(), Failure> {
     let name = name_of(args.file.as_deref());
     let plan = PlanPicture { name: &name, report: &planned.report, picture: &planned.picture };
     if let Some(path) = &args.svg {
-        draw(path, &svg(&plan))?;
+        draw(path, svg(&plan))?;
+        printer.note(format!("drawn in {}", path.display()));
+    }
+    if let Some(path) = &args.png {
+        draw(path, png(&plan))?;
         printer.note(format!("drawn in {}", path.display()));
     }
     let Some(path) = &args.html else { return Ok(()) };
     match &args.beside {
-        None => draw(path, &html(&[plan]))?,
+        None => draw(path, html(&[plan]))?,
         Some(beside) => {
             let (other_name, other) = plan_beside(args, beside)?;
             let other = PlanPicture { name: &other_name, report: &other.report, picture: &other.picture };
-            draw(path, &html(&[plan, other]))?;
+            draw(path, html(&[plan, other]))?;
         }
     }
     printer.note(format!("drawn in {}", path.display()));
@@ -108,9 +112,9 @@ fn name_of(file: Option<&Path>) -> String {
 }
 
 /// Writes a picture, whole or not at all.
-pub fn draw(path: &Path, picture: &str) -> Result<(), Failure> {
+pub fn draw(path: &Path, picture: impl AsRef<[u8]>) -> Result<(), Failure> {
     let unwritten = |error| Failure::failed(format!("cannot write {}: {error}", path.display()));
-    plimsoll_files::write(path, picture.as_bytes()).map_err(unwritten)
+    plimsoll_files::write(path, picture.as_ref()).map_err(unwritten)
 }
 
 /// What was tried, before the error says what to do.

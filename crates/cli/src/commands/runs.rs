@@ -8,10 +8,12 @@ use std::time::Duration;
 use plimsoll_observe::ObserveError;
 use plimsoll_observe::dashboard::Dashboard;
 use plimsoll_observe::runs::{Follower, RunState, run_status};
-use plimsoll_observe::watch::watch as watch_run;
-use plimsoll_run::{Failure, RUNS};
+use plimsoll_observe::watch::{CardLoad, watch as watch_run};
+use plimsoll_run::{CardReading, Failure, Monitor, RUNS};
 
 use crate::args::{DashboardArgs, LogsArgs, WatchArgs};
+use crate::beside;
+use crate::launcher::Commands;
 use crate::printer::Printer;
 
 /// Between two looks at a log.
@@ -51,7 +53,11 @@ pub fn logs(args: &LogsArgs, printer: &Printer) -> Result<(), Failure> {
 
 /// Answers until the process is ended.
 pub fn dashboard(args: &DashboardArgs, printer: &Printer) -> Result<(), Failure> {
-    let dashboard = Dashboard::bind(&args.folder, args.port).map_err(observed)?;
+    if let Some(pid) = args.beside {
+        beside::attach(pid)?;
+    }
+    let launcher = Commands::new(&args.folder, &args.from);
+    let dashboard = Dashboard::bind(&args.folder, args.port, Box::new(launcher)).map_err(observed)?;
     printer.data(dashboard.address());
     printer.note("open this address in a browser on this machine; Ctrl-C ends the dashboard and no run");
     dashboard.serve().map_err(observed)
@@ -67,7 +73,20 @@ pub fn watch(args: &WatchArgs, printer: &Printer) -> Result<(), Failure> {
         let command = format!("plimsoll logs {} -f", folder.display());
         return Err(Failure::usage("`watch` needs a terminal").hint(format!("`{command}` follows the log without one")));
     }
-    watch_run(&folder, printer.has_colour()).map_err(observed)
+    let monitor = Monitor::open();
+    let totals: Vec<u64> = (monitor.iter().flat_map(Monitor::inventory)).map(|card| card.total_bytes).collect();
+    let mut cards = || {
+        let readings = monitor.as_ref().map(Monitor::readings).unwrap_or_default();
+        let load = |(reading, total_bytes): (&CardReading, &u64)| CardLoad {
+            busy_percent: reading.busy_percent,
+            used_bytes: reading.used_bytes,
+            total_bytes: *total_bytes,
+            power_w: reading.power_w,
+            temperature_c: reading.temperature_c,
+        };
+        readings.iter().zip(&totals).map(load).collect()
+    };
+    watch_run(&folder, printer.has_colour(), &mut cards).map_err(observed)
 }
 
 /// The run that wrote last.

@@ -1,17 +1,19 @@
 //! `plimsoll train`.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use plimsoll_run::{Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare};
 use plimsoll_train::{Best, Event, Outcome, Resumed, RunFolder, StepEvent};
 use serde_json::json;
 
-use plimsoll_observe::picture::{PlanPicture, html};
+use plimsoll_observe::picture::{PlanPicture, courses, html};
 use plimsoll_observe::tensorboard::EventWriter;
 
 use super::plan::draw;
 use super::print_origins;
 use crate::args::TrainArgs;
+use crate::beside::Page;
 use crate::observer::Preparing;
 use crate::printer::{Column, EvalLine, Pace, Printer, StepLine, StepLog, Table};
 use crate::{interrupt, tables};
@@ -35,11 +37,12 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let mut folder = prepared.begin()?;
     if let Some(picture) = prepared.picture.take() {
         let name = folder.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        draw(
-            &folder.path().join("plan.html"),
-            &html(&[PlanPicture { name: &name, report: &prepared.report, picture: &picture }]),
-        )?;
+        let plan = PlanPicture { name: &name, report: &prepared.report, picture: &picture };
+        draw(&folder.path().join("plan.html"), html(&[plan]))?;
+        draw(&folder.path().join("memory.json"), courses(&plan).to_string())?;
     }
+    // Ends with this function.
+    let _page = args.dashboard.then(|| open_page(folder.path(), printer));
     let update = Duration::from_secs_f64(prepared.report.predicted.step_ms.max(0.0) / 1e3);
     let pace = Pace { updates: prepared.updates, every: resolved.run.log.every, update };
     let mut log = printer.steps(pace, folder.open_log()?);
@@ -62,6 +65,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     remarks(&prepared, &outcome, measured, &mut log);
     // Whoever interrupts does not want to wait for answers.
     let samples = if outcome.interrupted { Vec::new() } else { prepared.samples()? };
+    keep_samples(&folder, &samples, &mut log);
     if printer.is_json() {
         printer.json(&summary(&outcome, &samples, measured, &prepared));
     } else {
@@ -80,11 +84,37 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A process beside this one that shows the run. A run does not fail for want of it.
+fn open_page(run: &Path, printer: &Printer) -> Option<Page> {
+    match Page::open(run) {
+        Ok(page) => {
+            printer.asked(format!("dashboard: {}", page.address));
+            Some(page)
+        }
+        Err(error) => {
+            printer.warning(format!("there is no dashboard: {error}"));
+            None
+        }
+    }
+}
+
 /// The file for TensorBoard.
 fn curves(folder: &RunFolder, log: &mut StepLog) -> Option<EventWriter> {
     EventWriter::create(folder.path(), 0)
         .inspect_err(|error| log.note(&format!("warning: {error}; there are no curves for TensorBoard")))
         .ok()
+}
+
+/// The answers, for whoever looks at the run later.
+fn keep_samples(folder: &RunFolder, samples: &[Sample], log: &mut StepLog) {
+    if samples.is_empty() {
+        return;
+    }
+    let entry = |s: &Sample| json!({"prompt": s.prompt, "answer": s.answer, "expected": s.expected});
+    let text = json!(samples.iter().map(entry).collect::<Vec<_>>()).to_string();
+    if let Err(error) = plimsoll_files::write(&folder.path().join("samples.json"), text.as_bytes()) {
+        log.warning(&format!("cannot write samples.json: {error}"));
+    }
 }
 
 /// Why a run ended stands at the end of its log.

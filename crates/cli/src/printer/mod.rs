@@ -107,6 +107,11 @@ impl Printer {
         }
     }
 
+    /// A line that was asked for beside the result: to stderr, even when quiet.
+    pub fn asked(&self, text: impl Display) {
+        self.line(&clean(&text.to_string()));
+    }
+
     /// A remark about a run, or a warning.
     pub fn remark(&self, note: &Note) {
         if note.is_warning() { self.warning(note) } else { self.note(note) }

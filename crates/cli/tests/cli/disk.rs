@@ -31,7 +31,17 @@ fn disk_that_fills_up_while_saving() {
     assert_eq!(said.stderr, expected);
     assert_eq!(
         world.run_names("out"),
-        [".plimsoll-run", "events", "log.txt", "metrics.jsonl", "plan.html", "plan.json", "run.yaml", "state.json"],
+        [
+            ".plimsoll-run",
+            "events",
+            "log.txt",
+            "memory.json",
+            "metrics.jsonl",
+            "plan.html",
+            "plan.json",
+            "run.yaml",
+            "state.json"
+        ],
         "no half-written folder"
     );
     assert!(world.text("out/log.txt").ends_with(expected), "the log says why the run ended");

@@ -5,6 +5,7 @@ mod bad_data;
 mod bad_model;
 mod bad_run;
 mod bench;
+mod dashboard;
 mod data;
 mod disk;
 mod examples;

@@ -13,7 +13,10 @@ const SWAPPING: &str = include_str!("swapping.json");
 fn a_plan_is_drawn_as_a_page_and_for_documents() {
     let world = World::bare(&format!("{SHAPE}data: {{max_length: 64}}\n"));
     let args = ["plan", "run.yaml", "--quiet", "--device", "RTX 4090", "--html", "plan.html", "--svg", "plan.svg"];
-    world.run(&args).ok();
+    world.run(&[&args[..], &["--png", "plan.png"]].concat()).ok();
+    let pixels = world.read("plan.png");
+    assert!(pixels.starts_with(b"\x89PNG\r\n\x1a\n") && pixels.ends_with(b"IEND\xae\x42\x60\x82"));
+    assert_eq!(pixels[16..24], [0, 0, 9, 96, 0, 0, 5, 160], "2400 by 1440");
     let (page, drawing) = (world.text("plan.html"), world.text("plan.svg"));
     assert!(page.starts_with("<!doctype html>") && drawing.starts_with("<svg "));
     for address in ["http://", "https://", "src=", "@import"] {
@@ -25,7 +28,7 @@ fn a_plan_is_drawn_as_a_page_and_for_documents() {
     let data: Json = serde_json::from_str(data.split_once("</script>").expect("an end").0).expect("JSON");
     assert_eq!(data["plans"].as_array().map(Vec::len), Some(1));
     assert_eq!(data["plans"][0]["name"], "run");
-    assert_eq!(world.names("."), ["plan.html", "plan.svg", "run.yaml"]);
+    assert_eq!(world.names("."), ["plan.html", "plan.png", "plan.svg", "run.yaml"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::support::{CHECKPOINT_FILES, RUN, World};
 
-const STEP_KEYS: [&str; 15] = [
+const STEP_KEYS: [&str; 17] = [
     "step",
     "loss",
     "lr",
@@ -14,6 +14,8 @@ const STEP_KEYS: [&str; 15] = [
     "tokens_per_s",
     "step_ms",
     "data_wait_ms",
+    "forward_backward_ms",
+    "update_ms",
     "fill_rate",
     "gpu_used_bytes",
     "host_rss_bytes",
@@ -38,6 +40,7 @@ fn a_full_run_ends_as_a_hugging_face_folder() {
             "events",
             "final",
             "log.txt",
+            "memory.json",
             "metrics.jsonl",
             "plan.html",
             "plan.json",
@@ -103,6 +106,10 @@ fn every_update_and_evaluation_is_measured() {
         for key in STEP_KEYS {
             assert!(step[key].is_number(), "{key}: {step}");
         }
+        let ms = |key: &str| step[key].as_f64().unwrap();
+        assert!(ms("forward_backward_ms") > 0.0 && ms("update_ms") > 0.0, "{step}");
+        let phases = ms("data_wait_ms") + ms("forward_backward_ms") + ms("update_ms");
+        assert!(phases <= ms("step_ms") + 1e-6, "parts of one time: {step}");
         assert_eq!(step["sequences"], 4);
         // Written and read back, a loss is the same 64 bits: more digits than a float32 has.
         assert!(step["loss"].to_string().len() > 12, "{step}");
@@ -136,6 +143,30 @@ fn the_plan_of_the_run_is_kept() {
     let plan = world.json("out/plan.json");
     assert_eq!(plan["fits"], true);
     assert_eq!(plan["micro_batch_tokens"], 64);
+}
+
+/// For views from outside: what the plan holds at each moment of a schedule, and what the model answers at the end.
+#[test]
+fn memory_over_time_and_answers_are_kept() {
+    let world = trained(&["--set", "eval.samples=2"]);
+    let courses = world.json("out/memory.json");
+    assert_eq!(courses[0]["name"], "micro-step");
+    let course = courses[0]["categories"].as_object().unwrap();
+    let at = |moment: usize| course.values().map(|bytes| bytes[moment].as_u64().unwrap()).sum::<u64>();
+    let peak = (0..64).map(at).max().unwrap();
+    let categories = world.json("out/plan.json")["host"]["categories"].clone();
+    let of = |name: &str| categories[name].as_u64().unwrap();
+    let arena: u64 = ["weights", "gradients", "optimizer", "activations", "loss", "cache", "inputs", "workspace"]
+        .map(of)
+        .iter()
+        .sum();
+    // A moment has the most of each category in it, which need not be at once; what lies between buffers is nobody's.
+    assert!((0.95..1.25).contains(&(peak as f64 / arena as f64)), "{peak} of {arena}");
+    assert_eq!(course["weights"][0], of("weights"), "weights stay");
+    let samples = world.json("out/samples.json");
+    assert_eq!(samples.as_array().unwrap().len(), 2);
+    assert!(samples[0]["prompt"].as_str().unwrap().contains("and") && samples[0]["answer"].is_string());
+    assert!(!trained(&[]).path("out/samples.json").exists());
 }
 
 #[test]

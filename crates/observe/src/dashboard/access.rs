@@ -1,14 +1,17 @@
 //! Who may ask. Other users of this machine and pages of other sites can reach the port; neither knows the token, and the
-//! latter are also known by the names they ask under.
+//! latter are also known by the names they ask under. A browser sends a cookie with whatever any page of this host asks,
+//! so where something is done, the token must stand in a header, which only our own page can put there.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::Request;
+use super::request::{Method, Request};
 use crate::ObserveError;
 
 const TOKEN_BYTES: usize = 16;
+/// Where the page puts the token when it asks for something to be done.
+const TOKEN_HEADER: &str = "x-plimsoll-token";
 const RANDOM: &str = "/dev/urandom";
 
 pub struct Access {
@@ -23,6 +26,11 @@ impl Access {
             .and_then(|mut file| file.read_exact(&mut bytes))
             .map_err(|e| ObserveError::io(Path::new(RANDOM), e))?;
         Ok(Self { port, token: bytes.iter().map(|byte| format!("{byte:02x}")).collect() })
+    }
+
+    /// For the page, which is only given to who knows it.
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     pub fn address(&self) -> String {
@@ -51,10 +59,15 @@ impl Access {
         if request.header("origin").is_some_and(|origin| !own(origin)) || request.repeats("origin") {
             return Err(403);
         }
-        if request.header("sec-fetch-site") == Some("cross-site") {
+        // Pages of other ports of this host are of the same site.
+        if request.header("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none")) {
             return Err(403);
         }
-        let given = request.query("token").or_else(|| request.cookie(&self.cookie_name()));
+        let given = match request.method {
+            Method::Get => request.query("token").or_else(|| request.cookie(&self.cookie_name())),
+            Method::Post if request.header("content-type") != Some("application/json") => return Err(415),
+            Method::Post => request.header(TOKEN_HEADER).filter(|_| !request.repeats(TOKEN_HEADER)),
+        };
         if given.is_some_and(|given| equal(given, &self.token)) { Ok(()) } else { Err(401) }
     }
 }

@@ -1,8 +1,11 @@
-//! Runs in a browser on this machine: curves as they grow, plans, two runs beside each other. It only reads, listens on the
-//! loopback address alone, and answers nobody without the token that it makes at start.
+//! Runs in a browser on this machine: curves as they grow, plans, two runs beside each other, and a form to start one from.
+//! It reads run folders, hands what is to be done to a [`Launcher`], listens on the loopback address alone, and answers
+//! nobody without the token that it makes at start.
 
 mod access;
+mod actions;
 mod answer;
+mod launcher;
 mod request;
 mod routes;
 
@@ -16,7 +19,8 @@ use std::time::Duration;
 use crate::ObserveError;
 use access::Access;
 use answer::Answer;
-use request::{Request, read_request};
+pub use launcher::{Card, Choices, Draft, Launched, Launcher, Model, ModelKind, Planned, Refused};
+use request::{Method, Request, read_request};
 
 /// Browsers hold a few each; more at once is somebody's mistake.
 const CONNECTIONS_MAX: usize = 64;
@@ -32,18 +36,19 @@ pub struct Dashboard {
 struct Shared {
     /// The folder of the runs.
     runs: PathBuf,
+    launcher: Box<dyn Launcher>,
     access: Access,
     connections: AtomicUsize,
 }
 
 impl Dashboard {
     /// Listens on 127.0.0.1; on a free port if `port` is 0.
-    pub fn bind(runs: &Path, port: u16) -> Result<Self, ObserveError> {
+    pub fn bind(runs: &Path, port: u16, launcher: Box<dyn Launcher>) -> Result<Self, ObserveError> {
         let failed = |e| ObserveError::io(Path::new(&format!("127.0.0.1:{port}")), e);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let access = Access::new(port)?;
-        let shared = Shared { runs: runs.to_owned(), access, connections: AtomicUsize::new(0) };
+        let shared = Shared { runs: runs.to_owned(), launcher, access, connections: AtomicUsize::new(0) };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
@@ -92,13 +97,15 @@ impl Shared {
         if let Err(status) = self.access.check(&request) {
             return Answer::refusal(status).write(&mut stream);
         }
-        if request.path == "/api/events" {
-            return routes::stream(&self.runs, &request, &mut stream);
-        }
-        let mut answer = routes::answer(&self.runs, &request);
-        if request.path == "/" {
-            answer.cookie = Some(self.access.cookie());
-        }
+        let answer = match (request.method, request.path.as_str()) {
+            (Method::Get, "/api/events") => return routes::stream(&self.runs, &request, &mut stream),
+            (Method::Get, "/") => routes::page(self.access.token()).with_cookie(self.access.cookie()),
+            (Method::Get, _) => {
+                let launcher = &*self.launcher;
+                actions::look(launcher, &request).unwrap_or_else(|| routes::answer(&self.runs, &request))
+            }
+            (Method::Post, _) => actions::act(&*self.launcher, &self.runs, &request),
+        };
         answer.write(&mut stream)
     }
 }

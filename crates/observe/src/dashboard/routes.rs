@@ -9,18 +9,26 @@ use serde_json::{Value, json};
 
 use super::Request;
 use super::answer::{Answer, stream_head};
+use crate::picture::COLOURS;
 use crate::runs::{Follower, Metrics, StepPoint, list_runs, run_status};
 
 const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPTS: [&str; 3] = [include_str!("page.js"), include_str!("start.js"), include_str!("main.js")];
 /// Curves of more points are thinned before they are sent.
 const POINTS_MAX: usize = 4000;
 const LOG_BYTES: u64 = 64 << 10;
 /// Between two looks at a run that is followed.
 const PAUSE: Duration = Duration::from_millis(1000);
 
+/// The page with all it needs inside.
+pub fn page(token: &str) -> Answer {
+    let script = SCRIPTS.concat().replace("{{colours}}", &json!(COLOURS).to_string());
+    Answer::html(PAGE.replace("{{style}}", STYLE).replace("{{script}}", &script).replace("{{token}}", token))
+}
+
 pub fn answer(runs: &Path, request: &Request) -> Answer {
     match request.path.as_str() {
-        "/" => Answer::html(PAGE),
         "/api/runs" => match list_runs(runs) {
             Ok(list) => {
                 let named = list.iter().map(|status| (name_of(&status.run), status));
@@ -43,14 +51,20 @@ pub fn answer(runs: &Path, request: &Request) -> Answer {
             log.skip_to_last(LOG_BYTES).and_then(|()| log.read(|line| lines.push(line.to_owned()))).ok()?;
             Some(Answer::text(lines.join("\n")))
         }),
-        "/plan" => with_run(runs, request, |run| Some(Answer::html(fs::read(run.join("plan.html")).ok()?))),
+        "/api/samples" => with_run(runs, request, |run| {
+            let samples: Value = serde_json::from_slice(&fs::read(run.join("samples.json")).ok()?).ok()?;
+            Some(Answer::json(&samples))
+        }),
+        "/plan" => with_run(runs, request, |run| Some(Answer::foreign_html(fs::read(run.join("plan.html")).ok()?))),
         _ => Answer::refusal(404),
     }
 }
 
 /// Every new update of a run, as it is written, until the client goes away.
 pub fn stream(runs: &Path, request: &Request, out: &mut impl Write) -> io::Result<()> {
-    let Some(run) = find(runs, request) else { return Answer::refusal(404).write(out) };
+    let Some(run) = request.query("run").and_then(|name| find(runs, name)) else {
+        return Answer::refusal(404).write(out);
+    };
     out.write_all(stream_head().as_bytes())?;
     let mut metrics = Metrics::of(&run);
     let mut last = request.query("after").and_then(|step| step.parse().ok()).unwrap_or(0);
@@ -69,12 +83,11 @@ pub fn stream(runs: &Path, request: &Request, out: &mut impl Write) -> io::Resul
 }
 
 fn with_run(runs: &Path, request: &Request, answer: impl FnOnce(&Path) -> Option<Answer>) -> Answer {
-    find(runs, request).and_then(|run| answer(&run)).unwrap_or_else(|| Answer::refusal(404))
+    request.query("run").and_then(|name| find(runs, name)).and_then(|run| answer(&run)).unwrap_or(Answer::refusal(404))
 }
 
-/// The run that is asked for. Names are compared with those that are there and never made into a path.
-fn find(runs: &Path, request: &Request) -> Option<PathBuf> {
-    let wanted = request.query("run")?;
+/// The run of that name. Names are compared with those that are there and never made into a path.
+pub fn find(runs: &Path, wanted: &str) -> Option<PathBuf> {
     list_runs(runs).ok()?.into_iter().map(|status| status.run).find(|run| name_of(run) == wanted)
 }
 
@@ -103,6 +116,8 @@ fn mean(points: &[StepPoint]) -> StepPoint {
         tokens_per_s: of(|p| p.tokens_per_s),
         step_ms: of(|p| p.step_ms),
         data_wait_ms: of(|p| p.data_wait_ms),
+        forward_backward_ms: of(|p| p.forward_backward_ms),
+        update_ms: of(|p| p.update_ms),
         gpu_used_bytes: points.iter().map(|p| p.gpu_used_bytes).max().unwrap_or(0),
         host_rss_bytes: points.iter().map(|p| p.host_rss_bytes).max().unwrap_or(0),
     }
@@ -116,6 +131,9 @@ fn columns(points: &[StepPoint]) -> Value {
         "lr": points.iter().map(|p| p.lr).collect::<Vec<_>>(),
         "tokensPerS": points.iter().map(|p| p.tokens_per_s).collect::<Vec<_>>(),
         "stepMs": points.iter().map(|p| p.step_ms).collect::<Vec<_>>(),
+        "waitMs": points.iter().map(|p| p.data_wait_ms).collect::<Vec<_>>(),
+        "computeMs": points.iter().map(|p| p.forward_backward_ms).collect::<Vec<_>>(),
+        "updateMs": points.iter().map(|p| p.update_ms).collect::<Vec<_>>(),
         "used": points.iter().map(used).collect::<Vec<_>>(),
     })
 }

@@ -1,17 +1,23 @@
 //! Plans as pictures: addresses upwards, time to the right, a rectangle for every buffer.
 
 mod columns;
+mod courses;
+mod drawing;
 mod html;
+mod letters;
+mod png;
 mod scene;
 mod svg;
 mod text;
 
+pub use courses::courses;
 pub use html::html;
+pub use png::png;
 pub use scene::PlanPicture;
 pub use svg::svg;
 
 /// Colours of the categories, on light and on dark ground. Neighbours differ in lightness as well as in hue.
-const COLOURS: [(&str, &str, &str); 13] = [
+pub(crate) const COLOURS: [(&str, &str, &str); 13] = [
     ("weights", "#3f6fb5", "#6f9be0"),
     ("adapters", "#1f9e96", "#3fc4ba"),
     ("gradients", "#e08214", "#f2a244"),

@@ -24,6 +24,10 @@ pub struct StepPoint {
     pub step_ms: f64,
     #[serde(deserialize_with = "number")]
     pub data_wait_ms: f64,
+    #[serde(deserialize_with = "number")]
+    pub forward_backward_ms: f64,
+    #[serde(deserialize_with = "number")]
+    pub update_ms: f64,
     pub gpu_used_bytes: u64,
     pub host_rss_bytes: u64,
 }

@@ -49,6 +49,8 @@ impl EventWriter {
                     ("speed/tokens_per_s".to_owned(), step.tokens_per_s),
                     ("speed/step_ms".to_owned(), step.step_ms),
                     ("speed/data_wait_ms".to_owned(), step.data_wait_ms),
+                    ("speed/forward_backward_ms".to_owned(), step.forward_backward_ms),
+                    ("speed/update_ms".to_owned(), step.update_ms),
                     ("memory/host_gib".to_owned(), step.host_rss_bytes as f64 / GIB),
                 ];
                 if step.gpu_used_bytes > 0 {

@@ -35,7 +35,8 @@ pub fn bounds(values: impl Iterator<Item = f64>) -> [f64; 2] {
         return [0.0, 1.0];
     }
     let margin = if high > low { (high - low) * 0.05 } else { high.abs().max(1e-12) * 0.1 };
-    [low - margin, high + margin]
+    // What was never negative has no place below zero.
+    [if low >= 0.0 { (low - margin).max(0.0) } else { low - margin }, high + margin]
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! What is shown of a run, kept up to date.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use super::load::{CardLoad, Load, LoadGauge};
 use crate::ObserveError;
 use crate::runs::{Follower, Metrics, RunStatus, run_status};
 
@@ -18,8 +20,12 @@ pub struct Watched {
     pub status: RunStatus,
     pub metrics: Metrics,
     pub plan: Option<Planned>,
+    /// Of every schedule, the one that trains first.
+    pub courses: Vec<Course>,
+    pub load: Load,
     pub log: VecDeque<String>,
     log_file: Follower,
+    gauge: LoadGauge,
 }
 
 /// The memory of the device that trains, as it was planned.
@@ -34,6 +40,13 @@ pub struct Planned {
     pub categories: Vec<(String, u64)>,
 }
 
+/// Planned bytes by category over the time of a schedule, as [`crate::picture::courses`] wrote them.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Course {
+    pub name: String,
+    pub categories: BTreeMap<String, Vec<u64>>,
+}
+
 impl Watched {
     pub fn open(run: &Path) -> Result<Self, ObserveError> {
         let mut log_file = Follower::new(&run.join("log.txt"));
@@ -43,16 +56,25 @@ impl Watched {
             status: run_status(run)?,
             metrics: Metrics::of(run),
             plan: None,
+            courses: Vec::new(),
+            load: Load::default(),
             log: VecDeque::new(),
             log_file,
+            gauge: LoadGauge::default(),
         })
     }
 
-    pub fn refresh(&mut self) -> Result<(), ObserveError> {
+    /// `cards` is what those of this machine do now.
+    pub fn refresh(&mut self, cards: Vec<CardLoad>) -> Result<(), ObserveError> {
         self.status = run_status(&self.run)?;
         self.metrics.update()?;
+        self.load = self.gauge.read(Path::new("/"), cards);
         if self.plan.is_none() {
             self.plan = Planned::read(&self.run.join("plan.json"));
+        }
+        if self.courses.is_empty() {
+            let text = fs::read(self.run.join("memory.json")).unwrap_or_default();
+            self.courses = serde_json::from_slice(&text).unwrap_or_default();
         }
         let log = &mut self.log;
         self.log_file.read(|line| {
@@ -80,5 +102,17 @@ impl Planned {
             planned_bytes: memory["planned_bytes"].as_u64()?,
             categories,
         })
+    }
+}
+
+impl Course {
+    pub fn moments(&self) -> usize {
+        self.categories.values().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// The most that is in use at once.
+    pub fn peak_bytes(&self) -> u64 {
+        let at = |moment| self.categories.values().filter_map(|bytes| bytes.get(moment)).sum();
+        (0..self.moments()).map(at).max().unwrap_or(0)
     }
 }

@@ -2,6 +2,10 @@
 
 mod curve;
 mod data;
+mod load;
+mod panels;
+#[cfg(test)]
+mod snapshots;
 mod text;
 mod view;
 
@@ -13,13 +17,14 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 
 use crate::ObserveError;
 use data::Watched;
+pub use load::{CardLoad, Load};
 use view::View;
 
-/// How often the folder is looked at.
-const REFRESH: Duration = Duration::from_millis(500);
+/// How often the folder and the machine are looked at.
+const REFRESH: Duration = Duration::from_millis(1000);
 
-/// Shows a run until somebody presses `q`.
-pub fn watch(run: &Path, colour: bool) -> Result<(), ObserveError> {
+/// Shows a run until somebody presses `q`; `cards` reads those of this machine.
+pub fn watch(run: &Path, colour: bool, cards: &mut dyn FnMut() -> Vec<CardLoad>) -> Result<(), ObserveError> {
     let mut watched = Watched::open(run)?;
     let terminal_error = |error: io::Error| ObserveError::io(Path::new("terminal"), error);
     let mut terminal = ratatui::try_init().map_err(terminal_error)?;
@@ -27,7 +32,7 @@ pub fn watch(run: &Path, colour: bool) -> Result<(), ObserveError> {
     let shown = (|| {
         loop {
             let began = Instant::now();
-            watched.refresh()?;
+            watched.refresh(cards())?;
             terminal.draw(|frame| view.draw(frame, &watched)).map_err(terminal_error)?;
             // Keys are answered at once, the folder is looked at in its own time.
             while let Some(left) = REFRESH.checked_sub(began.elapsed()) {
@@ -36,7 +41,7 @@ pub fn watch(run: &Path, colour: bool) -> Result<(), ObserveError> {
                 }
                 match event::read().map_err(terminal_error)? {
                     Event::Key(key) if leaves(&key) => return Ok(()),
-                    Event::Key(key) => view.press(key.code),
+                    Event::Key(key) if key.kind == KeyEventKind::Press => view.press(key.code),
                     _ => {}
                 }
                 terminal.draw(|frame| view.draw(frame, &watched)).map_err(terminal_error)?;

@@ -9,7 +9,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph};
 
 use super::curve::{bounds, smoothed, thinned};
-use super::data::{Planned, Watched};
+use super::data::Watched;
+use super::panels::{Paint, gib};
 use super::text::{ENGLISH, Text};
 use crate::runs::{RunState, StepPoint};
 
@@ -17,8 +18,6 @@ use crate::runs::{RunState, StepPoint};
 const WIDE: u16 = 100;
 /// Share of the updates that count as recent.
 const RECENT: f64 = 0.2;
-/// Columns of a category's name and size.
-const BEFORE_BAR: u16 = 28;
 /// Dots of a column of Braille.
 const DOTS: usize = 2;
 
@@ -31,19 +30,25 @@ pub struct View {
     colour: bool,
     recent: bool,
     smooth: bool,
+    /// Whether the planned memory is shown where there is no space for it beside the used one.
+    planned: bool,
+    /// Of which schedule the memory is shown.
+    schedule: usize,
     /// Lines that the log is scrolled up.
     scrolled: usize,
 }
 
 impl View {
     pub fn new(colour: bool) -> Self {
-        Self { text: &ENGLISH, colour, recent: false, smooth: false, scrolled: 0 }
+        Self { text: &ENGLISH, colour, recent: false, smooth: false, planned: false, schedule: 0, scrolled: 0 }
     }
 
     pub fn press(&mut self, key: KeyCode) {
         match key {
             KeyCode::Char('r') => self.recent = !self.recent,
             KeyCode::Char('s') => self.smooth = !self.smooth,
+            KeyCode::Char('m') => self.planned = !self.planned,
+            KeyCode::Char('t') => self.schedule += 1,
             KeyCode::Up => self.scrolled += 1,
             KeyCode::PageUp => self.scrolled += 10,
             KeyCode::Down => self.scrolled = self.scrolled.saturating_sub(1),
@@ -55,29 +60,44 @@ impl View {
     pub fn draw(&mut self, frame: &mut Frame, watched: &Watched) {
         let rows = Layout::vertical([
             Constraint::Length(1),
-            Constraint::Percentage(45),
-            Constraint::Percentage(30),
-            Constraint::Min(3),
+            Constraint::Fill(4),
+            Constraint::Fill(3),
+            Constraint::Length(6),
+            Constraint::Fill(2),
             Constraint::Length(1),
         ]);
-        let [head, curves, memory, log, keys] = rows.areas(frame.area());
+        let [head, curves, memory, time, log, keys] = rows.areas(frame.area());
         frame.render_widget(self.head(watched), head);
         let steps = self.shown(&watched.metrics.steps);
-        if frame.area().width >= WIDE {
+        let paint = Paint { text: self.text, colour: self.colour };
+        let is_wide = frame.area().width >= WIDE;
+        if is_wide {
             let [loss, rate] = Layout::horizontal([Constraint::Percentage(62), Constraint::Min(20)]).areas(curves);
             self.loss(frame, loss, watched, steps);
             self.curve(frame, rate, self.text.learning_rate, steps, |p| p.lr);
-            let columns = [Constraint::Percentage(40), Constraint::Percentage(32), Constraint::Min(20)];
-            let [used, categories, time] = Layout::horizontal(columns).areas(memory);
-            self.used(frame, used, watched, steps);
-            self.categories(frame, categories, watched.plan.as_ref());
-            self.time(frame, time, steps);
         } else {
             self.loss(frame, curves, watched, steps);
-            self.categories(frame, memory, watched.plan.as_ref());
         }
+        let columns: &[u16] = if is_wide { &[36, 34, 30] } else { &[50, 50] };
+        let areas = Layout::horizontal(columns.iter().map(|percent| Constraint::Percentage(*percent))).split(memory);
+        let course = watched.courses.get(self.schedule % watched.courses.len().max(1));
+        match course.filter(|_| is_wide || self.planned) {
+            Some(course) if is_wide => {
+                self.used(frame, areas[0], watched, steps);
+                paint.course(frame, areas[1], course);
+            }
+            Some(course) => paint.course(frame, areas[0], course),
+            None if is_wide => self.used(frame, areas[0].union(areas[1]), watched, steps),
+            None => self.used(frame, areas[0], watched, steps),
+        }
+        paint.categories(frame, areas[areas.len() - 1], watched.plan.as_ref());
+        let [phases, machine] = Layout::horizontal([Constraint::Percentage(50), Constraint::Min(20)]).areas(time);
+        paint.time(frame, phases, steps);
+        paint.load(frame, machine, &watched.load);
         self.log(frame, log, watched);
-        frame.render_widget(Paragraph::new(self.text.keys).style(self.faint()), keys);
+        let width = usize::from(keys.width);
+        let fits = self.text.keys.iter().find(|text| text.chars().count() <= width);
+        frame.render_widget(Paragraph::new(*fits.unwrap_or(&self.text.keys[2])).style(self.faint()), keys);
     }
 
     fn paint(&self, colour: Color) -> Style {
@@ -155,58 +175,13 @@ impl View {
         };
         let planned = level(plan.planned_bytes);
         let now = points.last().map_or(0.0, |(_, y)| *y);
-        let title = format!(
-            "{} · {} {now:.2} · {} {:.2} · {} {:.2} GiB",
-            self.text.memory,
-            self.text.used,
-            self.text.planned,
-            gib(plan.planned_bytes),
-            self.text.budget,
-            gib(plan.budget_bytes)
-        );
+        let Text { memory, used, planned: planned_word, budget, of, .. } = self.text;
+        let (plan_gib, budget_gib) = (gib(plan.planned_bytes), gib(plan.budget_bytes));
+        let long = format!("{memory} · {used} {now:.2} · {planned_word} {plan_gib:.2} · {budget} {budget_gib:.2} GiB");
+        let fits = long.chars().count() + 2 <= usize::from(area.width);
+        let title = if fits { long } else { format!("{memory} · {now:.2} {of} {plan_gib:.2} GiB") };
         let curves = [(&points[..], Color::Magenta, GraphType::Line), (&planned[..], Color::Red, GraphType::Line)];
         self.chart(frame, area, &title, &curves, &|value| format!("{value:.2}"));
-    }
-
-    fn categories(&self, frame: &mut Frame, area: Rect, plan: Option<&Planned>) {
-        let block = Block::bordered().title(format!("{} · {}", self.text.memory, self.text.planned));
-        let inner = block.inner(area);
-        frame.render_widget(block, area);
-        let Some(plan) = plan else { return };
-        let room = f64::from(inner.width.saturating_sub(BEFORE_BAR));
-        let largest = plan.categories.first().map_or(1, |(_, bytes)| *bytes).max(1);
-        let lines = plan.categories.iter().take(inner.height.into()).enumerate().map(|(index, (name, bytes))| {
-            let bar = "█".repeat((*bytes as f64 / largest as f64 * room).ceil() as usize);
-            Line::from(vec![
-                Span::raw(
-                    format!("{name:<13} {:>9.3} GiB ", gib(*bytes)).chars().take(BEFORE_BAR.into()).collect::<String>(),
-                ),
-                Span::styled(bar, self.paint(CATEGORY_COLOURS[index % CATEGORY_COLOURS.len()])),
-            ])
-        });
-        frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), inner);
-    }
-
-    /// What part of an update goes into waiting for data.
-    fn time(&self, frame: &mut Frame, area: Rect, steps: &[StepPoint]) {
-        let block = Block::bordered().title(self.text.step_time);
-        let inner = block.inner(area);
-        frame.render_widget(block, area);
-        let recent = &steps[steps.len().saturating_sub(50)..];
-        if recent.is_empty() {
-            return;
-        }
-        let mean = |of: fn(&StepPoint) -> f64| recent.iter().map(of).sum::<f64>() / recent.len() as f64;
-        let (total, waiting) = (mean(|p| p.step_ms), mean(|p| p.data_wait_ms));
-        let line = |name: &str, ms: f64, colour| {
-            let share = if total > 0.0 { (ms / total).clamp(0.0, 1.0) } else { 0.0 };
-            let bar = "█".repeat((share * f64::from(inner.width.saturating_sub(2))).round() as usize);
-            let words = format!("{name}: {ms:.1} ms, {:.0} %", share * 100.0);
-            [Line::raw(words), Line::from(Span::styled(bar, self.paint(colour)))]
-        };
-        let computing = line(self.text.computing, (total - waiting).max(0.0), Color::Green);
-        let lines: Vec<Line> = computing.into_iter().chain(line(self.text.waiting, waiting, Color::Red)).collect();
-        frame.render_widget(Paragraph::new(lines), inner);
     }
 
     fn log(&mut self, frame: &mut Frame, area: Rect, watched: &Watched) {
@@ -252,15 +227,8 @@ impl View {
     }
 }
 
-const CATEGORY_COLOURS: [Color; 6] =
-    [Color::Blue, Color::Green, Color::Magenta, Color::Yellow, Color::Cyan, Color::Red];
-
 fn dots(area: Rect) -> usize {
     usize::from(area.width) * DOTS
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / (1u64 << 30) as f64
 }
 
 fn duration(seconds: f64) -> String {
@@ -284,7 +252,7 @@ mod tests {
         let line = |step: u64| {
             let loss = 2.0 + 8.0 / step as f64;
             format!(
-                r#"{{"step":{step},"loss":{loss},"lr":1e-4,"step_ms":100,"data_wait_ms":25,"tokens_per_s":900,"host_rss_bytes":1073741824}}"#
+                r#"{{"step":{step},"loss":{loss},"lr":1e-4,"step_ms":100,"data_wait_ms":25,"forward_backward_ms":60,"update_ms":10,"tokens_per_s":900,"host_rss_bytes":1073741824}}"#
             ) + "\n"
         };
         fs::write(folder.join("metrics.jsonl"), (1..=steps).map(line).collect::<String>()).expect("writable");
@@ -305,7 +273,7 @@ mod tests {
 
     fn watched(folder: &Path) -> Watched {
         let mut watched = Watched::open(folder).expect("a run");
-        watched.refresh().expect("readable");
+        watched.refresh(Vec::new()).expect("readable");
         watched
     }
 
@@ -325,11 +293,11 @@ mod tests {
             &text,
             &["step 400", "loss 2.0200", "900 tok/s", "Learning rate", "used 1.00 · planned 2.00 · budget 4.00 GiB"],
         );
+        shows(&text, &["weights", "1.000 GiB", "activations", "60.0 ms  60 %", "waiting for data       25.0 ms  25 %"]);
         shows(
             &text,
-            &["weights", "1.000 GiB", "activations", "computing: 75.0 ms, 75 %", "waiting for data: 25.0 ms, 25 %"],
+            &["line 50", "q leave (the run goes on)", "█", "the rest                5.0 ms   5 %", "processors"],
         );
-        shows(&text, &["line 50", "q leave (the run goes on)", "█"]);
         assert!(text.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)), "a curve");
         // A category of no bytes has no line.
         assert!(!text.lines().any(|line| line.contains("loss ") && line.contains("0.000 GiB")));
