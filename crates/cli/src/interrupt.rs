@@ -12,7 +12,6 @@ const ANSWER: &[u8] = b"stopping: finishing the update, then saving; press Ctrl-
 const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
 
 extern "C" fn ask(signal: libc::c_int) {
-    STOP.store(true, Ordering::Relaxed);
     // SAFETY: a thread's `errno` is always there; whoever was interrupted may be about to read it.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: restoring the default action is allowed inside a handler.
@@ -23,6 +22,8 @@ extern "C" fn ask(signal: libc::c_int) {
         say(CLEAR_LINE);
     }
     say(ANSWER);
+    // Behind the answer: the signal may be in any thread, and the one that trains ends the process soon after it sees this.
+    STOP.store(true, Ordering::Relaxed);
     // SAFETY: as above.
     unsafe {
         *libc::__errno_location() = errno;
