@@ -78,7 +78,7 @@ impl<B: AsRef<Program>> Chosen<B> {
             layer: slot.layer,
             detail: format!("{} {}", slot.dtype().name(), slot.shape),
             offset: plan.slot(id).offset as u64,
-            bytes: slot.bytes() as u64,
+            bytes: aligned(slot.bytes()) as u64,
         });
         let bands: Vec<Band> = bands.collect();
         let mut schedules: Vec<_> = self.built.as_ref().schedules.iter().collect();
