@@ -28,8 +28,7 @@ fn overflows() -> Setup {
 }
 
 fn steps(ran: &Ran) -> Vec<&StepEvent> {
-    let step = |event| if let &Event::Step(ref step) = event { Some(step) } else { None };
-    ran.events.iter().filter_map(step).collect()
+    ran.events.iter().filter_map(|event| if let Event::Step(step) = event { Some(step) } else { None }).collect()
 }
 
 /// A scale is a power of two: losses, norms and weights have the bits that they have without one.
