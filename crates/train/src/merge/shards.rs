@@ -30,7 +30,8 @@ mod tests {
     #[test]
     fn files_are_filled_in_order() {
         let check = |sizes: &[u64], expected: &[Shard]| assert_eq!(shards(sizes, 10), expected);
-        check(&[3, 3, 4], &[0..3]);
+        let all: Shard = 0..3;
+        check(&[3, 3, 4], &[all]);
         check(&[3, 3, 5], &[0..2, 2..3]);
         check(&[30, 1, 9, 1], &[0..1, 1..3, 3..4]);
         let none: Shard = 0..0;
