@@ -153,8 +153,9 @@ impl ScheduleId {
     /// Forward, then how likely each sequence's answer is: of programs whose loss compares with the model before training
     /// and in which nothing of that is left later.
     pub const REFERENCE: Self = Self("reference");
-    /// Forward over tokens of prompts: fills the cache and leaves the logits of each sequence's last token. Where prompts are
-    /// read by an encoder, over whole ones and the first token of each text. Programs that make no text have none.
+    /// Forward over tokens of prompts: fills the cache and leaves the logits of each sequence's last token. Where
+    /// prompts are read by an encoder, over whole ones and the first token of each text. Programs that make no text
+    /// have none.
     pub const PREFILL: Self = Self("prefill");
     /// The same over one new token of each sequence.
     pub const DECODE: Self = Self("decode");

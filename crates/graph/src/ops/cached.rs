@@ -1,17 +1,18 @@
 //! Keys and values kept for sequences that grow a few tokens at a time, or that stay as they are while others grow beside
 //! them, and attention over them.
 //!
-//! A cache `[places · capacity, k heads | v heads]` has `capacity` rows for each sequence. The token at position `p` of the
-//! sequence at place `s` lies in row `s·capacity + p mod capacity`: where a window bounds what is seen, the newest tokens
-//! take the places of those that have left it. A row of the micro-batch whose place is negative belongs to no sequence.
+//! A cache `[places · capacity, k heads | v heads]` has `capacity` rows for each sequence. The token at position `p`
+//! of the sequence at place `s` lies in row `s·capacity + p mod capacity`: where a window bounds what is seen, the
+//! newest tokens take the places of those that have left it. A row of the micro-batch whose place is negative belongs
+//! to no sequence.
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
 use crate::ops::{Heads, QkvLayout};
 use crate::{GraphError, Value, Work};
 
 /// Inputs `rows, cache, places [N], positions [N]`; output `cache` with the rows' keys and values. The rows are
-/// `qkv [N, q heads | k heads | v heads]`, or `kv [N, k heads | v heads]` where keys come apart from queries. No two rows may
-/// have the same place and the same position mod `capacity`.
+/// `qkv [N, q heads | k heads | v heads]`, or `kv [N, k heads | v heads]` where keys come apart from queries. No two
+/// rows may have the same place and the same position mod `capacity`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheWrite {
     pub heads: Heads,
@@ -19,15 +20,15 @@ pub struct CacheWrite {
     pub capacity: usize,
 }
 
-/// Inputs `rows, cache, places [N], positions [N]`, then with `bias` a table `[q heads, distances] f32`. The rows are `qkv`
-/// as [`CacheWrite`] has them, or queries alone `[N, q heads]`. Output `[N, q heads]`: what each row takes from the cached
-/// keys of its place from the first to the one at its position, or from the last `window` of them. Scores are as in
-/// [`Attention`](crate::ops::Attention); with `bias = z` they have the table's entry of their head at
+/// Inputs `rows, cache, places [N], positions [N]`, then with `bias` a table `[q heads, distances] f32`. The rows are
+/// `qkv` as [`CacheWrite`] has them, or queries alone `[N, q heads]`. Output `[N, q heads]`: what each row takes from
+/// the cached keys of its place from the first to the one at its position, or from the last `window` of them. Scores
+/// are as in [`Attention`](crate::ops::Attention); with `bias = z` they have the table's entry of their head at
 /// `key position - position + z` added. Rows that belong to no sequence have zeros.
 ///
-/// Rows that come with keys of their own stand at their own positions; others at that of the last key they see. A row sees
-/// at most `capacity` positions, so where there is no window, positions are below `capacity`; with one, a sequence has at
-/// most `capacity - window + 1` rows in a micro-batch.
+/// Rows that come with keys of their own stand at their own positions; others at that of the last key they see. A row
+/// sees at most `capacity` positions, so where there is no window, positions are below `capacity`; with one, a
+/// sequence has at most `capacity - window + 1` rows in a micro-batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CachedAttention {
     pub heads: Heads,

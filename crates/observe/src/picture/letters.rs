@@ -1,7 +1,7 @@
 //! Letters as strokes, for pictures made of pixels: drawn by no library and by no font of the machine's.
 
-/// A letter's lines, as pairs of hexadecimal digits: x from the left, then y downwards. Capitals stand between 0 and c, small
-/// letters between 4 and c, and what hangs below ends at f.
+/// A letter's lines, as pairs of hexadecimal digits: x from the left, then y downwards. Capitals stand between 0 and
+/// c, small letters between 4 and c, and what hangs below ends at f.
 const LETTERS: &[(char, &[&str])] = &[
     (' ', &[]),
     ('!', &["1018", "1b1c"]),

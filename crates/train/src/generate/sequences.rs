@@ -72,7 +72,8 @@ struct Generation<'a> {
 }
 
 impl Session {
-    /// Continues each prompt, or says what a model with an encoder makes of it; `heard` gets every new token as it comes, with its prompt's number, and may end it all.
+    /// Continues each prompt, or says what a model with an encoder makes of it; `heard` gets every new token as it
+    /// comes, with its prompt's number, and may end it all.
     pub fn generate(
         &mut self,
         prompts: &[Vec<u32>],

@@ -123,8 +123,8 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// Adds to rows as they are stored; whether all of them are finite then. Each row is one thread's, so the result does not
-    /// depend on how many there are.
+    /// Adds to rows as they are stored; whether all of them are finite then. Each row is one thread's, so the result
+    /// does not depend on how many there are.
     fn add(&self, piece: &mut [u8]) -> bool {
         let row_bytes = self.inner * self.dtype.bitsize() / 8;
         let rows = piece.len() / row_bytes.max(1);

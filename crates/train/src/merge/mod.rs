@@ -1,5 +1,5 @@
-//! Adapters folded into the weights they stand beside, a piece of one tensor at a time: how much memory that takes depends on
-//! the widest layer and the rank, not on how many layers there are.
+//! Adapters folded into the weights they stand beside, a piece of one tensor at a time: how much memory that takes
+//! depends on the widest layer and the rank, not on how many layers there are.
 
 mod config;
 mod fold;
@@ -74,8 +74,8 @@ const SUFFIXES: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
 const PIECE_BYTES: usize = 4 << 20;
 
 impl Merge {
-    /// Looks at a base model and an adapter, and pairs every tensor of the one with its part in the other. `beside`: files that
-    /// travel, such as the tokenizer's.
+    /// Looks at a base model and an adapter, and pairs every tensor of the one with its part in the other. `beside`:
+    /// files that travel, such as the tokenizer's.
     pub fn open(
         base: &Model,
         adapter: &AdapterFolder,

@@ -1,10 +1,10 @@
 //! Kills training processes at random moments, starts them again, and compares what comes out with an undisturbed run.
 //!
-//! A worker trains a tiny model in a folder: it makes a token cache, evaluates, writes checkpoints and final weights. It is
-//! killed either from outside, after a random time, or by itself, before a random operation that changes the disk. After
-//! every kill the next worker goes on in the same folder. When a run has come to its end, its metrics and its weights must
-//! be those of the undisturbed run, to the bit, and the next run begins. Every other worker writes its checkpoints by a thread
-//! of their own while training goes on, also where the one before did not.
+//! A worker trains a tiny model in a folder: it makes a token cache, evaluates, writes checkpoints and final weights.
+//! It is killed either from outside, after a random time, or by itself, before a random operation that changes the
+//! disk. After every kill the next worker goes on in the same folder. When a run has come to its end, its metrics and
+//! its weights must be those of the undisturbed run, to the bit, and the next run begins. Every other worker writes
+//! its checkpoints by a thread of their own while training goes on, also where the one before did not.
 
 use std::fs;
 use std::path::{Path, PathBuf};

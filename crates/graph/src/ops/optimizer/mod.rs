@@ -24,8 +24,8 @@ use crate::op::{Alias, Io, OpRule, expect_shape, same_as};
 use crate::{BackendTraits, GraphError, Value, Work};
 
 /// Inputs `clip [2], grads…, [unscale [1]]`; output `clip = [norm, factor]` with
-/// `factor = min(1, max_norm / (norm + 1e-6))`, NaN where the norm is not finite. Gradients of a scaled loss become what they
-/// are by `unscale`: the norm is that of the unscaled ones, and the factor unscales them.
+/// `factor = min(1, max_norm / (norm + 1e-6))`, NaN where the norm is not finite. Gradients of a scaled loss become
+/// what they are by `unscale`: the norm is that of the unscaled ones, and the factor unscales them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GlobalNorm {
     pub max_norm: Option<f32>,
