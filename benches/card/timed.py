@@ -1,4 +1,4 @@
-"""Runs A, B, D and G of docs/measurements.md, alone on the card: speed, used against planned, predicted against measured."""
+"""The runs of docs/measurements.md, from A to G, alone on the card: speed, used against planned, predicted against measured."""
 
 import statistics
 from typing import NamedTuple, Optional
@@ -41,12 +41,16 @@ class Row(NamedTuple):
     def budget_bytes(self) -> Optional[int]:
         if self.budget is None:
             return None
-        return int(self.budget[:-3]) * (GIB if self.budget.endswith("GiB") else MIB)
+        return int(float(self.budget[:-3]) * (GIB if self.budget.endswith("GiB") else MIB))
 
 
 A = "A: Mistral-7B reward, LoRA r16, dropout 0.1, 8 × 512"
 B = "B: Mistral-7B SFT, LoRA r16, 4 × 2048"
 D = "D: Mistral-7B reward, full, AdamW with bf16 states, 2 × 384 (`--steps 20`)"
+D8 = "D8: Mistral-7B reward, full, AdamW with int8 states, updates in the backward pass, 2 × 384 (`--steps 20`)"
+E = "E: T5 of 10 + 10 layers, dim 768, full, 32 × 256 on both sides"
+F = "F: nanochat of 16 layers, dim 1024, full, AdamW, 8 × 2048"
+R3 = "R3: Qwen2.5-1.5B ranking, LoRA, 4 × 2048"
 G = "G: Qwen2.5-1.5B SFT, LoRA r8, dropout 0.1, 4 × 2048"
 ON_CARD = [
     Row(A, "mistral-reward", None, short=True),
@@ -58,6 +62,12 @@ ON_CARD = [
     Row(B, "mistral-sft", "34GiB", short=True),
     Row(B, "mistral-sft", "17GiB", short=True),
     Row(D, "mistral-full", None, short=True, steps=20),
+    Row(D8, "mistral-full-int8", "30GiB", short=True, steps=20),
+    Row(E, "t5-chat", None, short=True),
+    Row(E, "t5-chat", "5.5GiB", short=True),
+    Row(F, "nanochat", None, short=True),
+    Row(F, "nanochat", "9GiB", short=True),
+    Row(R3, "qwen-ranking", "12GiB", short=True),
     Row(G, "qwen-sft", "40GiB", short=False),
     Row(G, "qwen-sft", "24GiB", short=False),
     Row(G, "qwen-sft", "20GiB", short=True),
