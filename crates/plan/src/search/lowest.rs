@@ -7,7 +7,8 @@ use crate::PlanError;
 
 impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     /// The smallest plan there is: one group of sequences at a time, or a micro-batch whose backward pass may update
-    /// parameters itself; small chunks, the best position of the dial.
+    /// parameters itself; the chunks that take least (small ones save logits, but each is launched and so recorded), the best
+    /// position of the dial.
     pub(super) fn lowest(&self) -> Result<Candidate, E> {
         let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
         let mut best: Option<Candidate> = None;
@@ -16,10 +17,11 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                 if !update_in_backward && batch != self.smallest()?.batch {
                     continue;
                 }
-                let loss_chunks = *self.loss_chunks(batch).last().expect("there is always one");
-                let candidate = self.lowest_of(Variant { batch, loss_chunks, update_in_backward })?;
-                if best.as_ref().is_none_or(|best| bytes(&candidate) < bytes(best)) {
-                    best = Some(candidate);
+                for loss_chunks in self.loss_chunks(batch) {
+                    let candidate = self.lowest_of(Variant { batch, loss_chunks, update_in_backward })?;
+                    if best.as_ref().is_none_or(|best| bytes(&candidate) < bytes(best)) {
+                        best = Some(candidate);
+                    }
                 }
             }
         }
