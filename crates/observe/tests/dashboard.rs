@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_observe::dashboard::{Choices, Dashboard, Draft, Launched, Launcher, Planned, Refused};
+use plimsoll_speech::Language;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -82,7 +83,7 @@ fn start() -> Running {
     fs::write(runs.join("first run/samples.json"), r#"[{"prompt": "1?", "answer": "1", "expected": "2"}]"#)
         .expect("writable");
     let asked = Asked::default();
-    let dashboard = Dashboard::bind(&runs, 0, Box::new(asked.clone())).expect("a free port");
+    let dashboard = Dashboard::bind(&runs, 0, Box::new(asked.clone()), Language::English).expect("a free port");
     let address = dashboard.address();
     let (host, token) = address.strip_prefix("http://").and_then(|a| a.split_once("/?token=")).expect("an address");
     let running = Running { asked, _folder: folder, host: host.to_owned(), token: token.to_owned() };

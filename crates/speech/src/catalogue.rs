@@ -139,6 +139,7 @@ fn entry(english: &str, translation: &str) -> Result<Entry, String> {
     for hole in &mut translation.holes {
         let original = english.holes.iter().find(|other| other.names.contains(&hole.names[0])).expect("known");
         hole.names.clone_from(&original.names);
+        hole.is_number = original.is_number;
     }
     let is_word = is_word || english.is_word();
     Ok(Entry { english, translation, source: source.to_owned(), is_whole, is_word })

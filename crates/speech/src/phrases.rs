@@ -107,7 +107,7 @@ impl<'a> Phrases<'a> {
         }
         let catalogue = self.catalogue;
         let suits = |entry: &&Entry| heard(entry, listening) && (is_all || !entry.is_whole);
-        for entry in catalogue.open(text).filter(suits).filter(|entry| !entry.english.is_tail()) {
+        for entry in catalogue.open(text).filter(suits) {
             better(&mut best, self.made_by(entry, from, to));
         }
         for tail in self.tails(span) {

@@ -3,8 +3,11 @@
 //! Data goes to stdout, everything else to stderr. Nothing is redrawn, coloured or wrapped unless there is a terminal, and
 //! no text reaches one with control characters in it. A closed pipe ends the writing quietly: `plimsoll plan | head` is no
 //! error. A full disk is one; see [`Printer::finish`].
+//!
+//! All texts come here in English and are put into the user's language here; JSON, scripts and `log.txt` stay as they are.
 
 mod example;
+mod help;
 mod progress;
 mod steps;
 mod table;
@@ -18,6 +21,7 @@ use std::sync::OnceLock;
 
 use plimsoll_observe::doctor::{Finding, Severity};
 use plimsoll_run::{Failure, Note, visible};
+use plimsoll_speech::Language;
 
 use wrap::wrapped;
 
@@ -34,6 +38,7 @@ pub struct Printer {
     /// The width of stdout, where that is a terminal.
     data_width: Option<usize>,
     colour: bool,
+    language: Language,
 }
 
 #[derive(Clone, Copy)]
@@ -48,11 +53,15 @@ static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
 
 impl Printer {
     /// `quiet` leaves errors, warnings and data; `json` makes the data JSON.
-    pub fn new(quiet: bool, json: bool) -> Self {
+    pub fn new(quiet: bool, json: bool, language: Language) -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         let (width, data_width) = (terminal::width(io::stderr()), terminal::width(io::stdout()));
-        Self { quiet, json, width, data_width, colour: width.is_some() && !dumb && !set("NO_COLOR") }
+        Self { quiet, json, width, data_width, colour: width.is_some() && !dumb && !set("NO_COLOR"), language }
+    }
+
+    pub fn language(&self) -> Language {
+        self.language
     }
 
     pub fn is_json(&self) -> bool {
@@ -66,12 +75,17 @@ impl Printer {
 
     /// A result: to stdout.
     pub fn data(&self, text: impl Display) {
+        self.verbatim(self.language.say(&text.to_string()));
+    }
+
+    /// A result that is nobody's words of ours, such as what a model wrote: to stdout.
+    pub fn verbatim(&self, text: impl Display) {
         self.result(&wrapped(&clean(&text.to_string()), self.data_width));
     }
 
     /// Results: to stdout, with a blank line between two.
     pub fn tables(&self, tables: &[Table]) {
-        self.result(&joined(tables, self.data_width));
+        self.result(&joined(tables, self.data_width, self.language));
     }
 
     /// A text for other programs, as it is: to stdout.
@@ -102,14 +116,19 @@ impl Printer {
 
     /// A remark: to stderr, unless quiet.
     pub fn note(&self, text: impl Display) {
+        self.remarked(&self.language.say(&text.to_string()));
+    }
+
+    /// A remark that is in the user's language already, or in whatever language it came.
+    pub fn remarked(&self, text: &str) {
         if !self.quiet {
-            self.line(&wrapped(&clean(&text.to_string()), self.width));
+            self.line(&wrapped(&clean(text), self.width));
         }
     }
 
     /// A line that was asked for beside the result: to stderr, even when quiet.
     pub fn asked(&self, text: impl Display) {
-        self.line(&clean(&text.to_string()));
+        self.line(&clean(&self.language.say(&text.to_string())));
     }
 
     /// A remark about a run, or a warning.
@@ -120,13 +139,13 @@ impl Printer {
     /// Tables among the remarks, set apart from them.
     pub fn note_tables(&self, tables: &[Table]) {
         if !self.quiet {
-            self.line(&format!("\n{}\n", joined(tables, self.width)));
+            self.line(&format!("\n{}\n", joined(tables, self.width, self.language)));
         }
     }
 
     /// Something the user asked to see beside the result: to stderr, even when quiet, with a blank line behind it.
     pub fn report(&self, tables: &[Table]) {
-        self.line(&format!("{}\n", joined(tables, self.width)));
+        self.line(&format!("{}\n", joined(tables, self.width, self.language)));
     }
 
     /// Something the user should know, even when quiet.
@@ -148,8 +167,12 @@ impl Printer {
             Severity::Warning => ("warning:", Colour::Yellow),
             Severity::Info => ("info:", Colour::Cyan),
         };
-        self.data(format!("{} {} [{}]", self.painted(word, colour), finding.text, finding.code));
-        self.data(format!("{} {}", self.painted("hint:", Colour::Cyan), finding.remedy));
+        let said = |head: &'static str, colour: Colour, text: &str, behind: &str| {
+            let (head, gap) = self.head(head);
+            self.verbatim(format!("{}{gap}{}{behind}", self.painted(head, colour), self.language.say(text)));
+        };
+        said(word, colour, &finding.text, &format!(" [{}]", finding.code));
+        said("hint:", Colour::Cyan, &finding.remedy, "");
     }
 
     pub fn has_colour(&self) -> bool {
@@ -158,9 +181,17 @@ impl Printer {
 
     /// What clap has to say: help and version to stdout, bad usage to stderr.
     pub fn usage(&self, error: &clap::Error) {
-        if let (Err(unwritten), false) = (error.print(), error.use_stderr()) {
-            let _ = UNWRITTEN.set(unwritten);
+        if self.language == Language::English {
+            if let (Err(unwritten), false) = (error.print(), error.use_stderr()) {
+                let _ = UNWRITTEN.set(unwritten);
+            }
+            return;
         }
+        let is_error = error.use_stderr();
+        let width = if is_error { self.width } else { self.data_width };
+        let text = help::said(&error.render().to_string(), self.language, width.unwrap_or(help::WIDTH_MAX));
+        let head = self.language.label("error:");
+        if is_error { self.line(&text.replacen(head, &self.painted(head, Colour::Red), 1)) } else { self.result(&text) }
     }
 
     /// Progress of something with `total` steps; see [`Progress`].
@@ -193,9 +224,16 @@ impl Printer {
         }
     }
 
-    fn headed(&self, head: &str, colour: Colour, text: &str) {
-        let text = wrapped(&format!("{head} {}", clean(text)), self.width);
+    fn headed(&self, head: &'static str, colour: Colour, text: &str) {
+        let (head, gap) = self.head(head);
+        let text = wrapped(&format!("{head}{gap}{}", clean(&self.language.say(text))), self.width);
         self.line(&text.replacen(head, &self.painted(head, colour), 1));
+    }
+
+    /// What a message begins with, and what stands behind that: a colon of full width needs nothing.
+    fn head(&self, head: &'static str) -> (&'static str, &'static str) {
+        let said = self.language.label(head);
+        (said, if said.is_ascii() { " " } else { "" })
     }
 
     fn line(&self, text: &str) {
@@ -218,14 +256,14 @@ fn clean(text: &str) -> String {
     lines.join("\n")
 }
 
-fn joined(tables: &[Table], width: Option<usize>) -> String {
-    let tables: Vec<String> = tables.iter().map(|table| table.within(width)).collect();
+fn joined(tables: &[Table], width: Option<usize>, language: Language) -> String {
+    let tables: Vec<String> = tables.iter().map(|table| table.within(width, language)).collect();
     tables.join("\n\n")
 }
 
 /// Replaces Rust's panic report by one line; `main` turns the panic into exit code 1.
-pub fn install_panic_hook() {
-    std::panic::set_hook(Box::new(|info| {
+pub fn install_panic_hook(language: Language) {
+    std::panic::set_hook(Box::new(move |info| {
         // Damaged files may make a decoder panic; the reader turns that into an error about the file.
         if plimsoll_data::decoding_untrusted() {
             return;
@@ -239,6 +277,6 @@ pub fn install_panic_hook() {
         let place = info.location().map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
         let failure = Failure::failed(format!("internal error: {reason}{place}"))
             .hint("this is a bug in plimsoll; please report it with the command and the run file");
-        Printer::new(false, false).failure(&failure);
+        Printer::new(false, false, language).failure(&failure);
     }));
 }

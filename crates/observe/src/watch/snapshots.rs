@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use plimsoll_speech::Language;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
@@ -99,7 +100,7 @@ fn screen(view: &mut View, watched: &Watched, width: u16, height: u16) -> String
 #[track_caller]
 fn check(name: &str, expected: &str, keys: &[char], colour: bool, width: u16) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut view = View::new(colour);
+    let mut view = View::new(colour, Language::English);
     keys.iter().for_each(|key| view.press(KeyCode::Char(*key)));
     let found = screen(&mut view, &watched(folder.path()), width, if width < 100 { 32 } else { 44 });
     if std::env::var_os(WRITE).is_some() {

@@ -72,15 +72,16 @@ fn counted(name: &str, data: &Dataset) -> String {
 }
 
 fn dropped(summary: &Summary) -> String {
+    let (truncated, skipped) = (summary.truncated, summary.skipped);
+    let (identical, bad) = (summary.identical, summary.bad);
     let counts: Vec<String> = [
-        (summary.truncated, "truncated"),
-        (summary.skipped, "skipped: too long or without an answer"),
-        (summary.identical, "skipped: both answers are identical"),
-        (summary.bad, "skipped: unreadable"),
+        (truncated, format!("{truncated} truncated")),
+        (skipped, format!("{skipped} skipped: too long or without an answer")),
+        (identical, format!("{identical} skipped: both answers are identical")),
+        (bad, format!("{bad} skipped: unreadable")),
     ]
     .into_iter()
-    .filter(|(count, _)| *count > 0)
-    .map(|(count, what)| format!("{count} {what}"))
+    .filter_map(|(count, text)| (count > 0).then_some(text))
     .collect();
     if counts.is_empty() { String::new() } else { format!("; of {} rows, {}", summary.rows, counts.join(", ")) }
 }
