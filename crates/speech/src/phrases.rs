@@ -45,7 +45,11 @@ impl std::ops::AddAssign for Weight {
     }
 }
 
+/// A word alone may be there by chance, so it speaks for no reading.
 fn weight(entry: &Entry) -> Weight {
+    if entry.english.is_word() {
+        return Weight::default();
+    }
     Weight(entry.english.letters(), entry.english.literals.iter().map(String::len).sum())
 }
 
@@ -113,8 +117,14 @@ impl<'a> Phrases<'a> {
         for tail in self.tails(span) {
             better(&mut best, Some(tail));
         }
-        for joint in self.joints(span) {
-            better(&mut best, Some(joint));
+        for joined in self.joined(span, &JOINTS) {
+            better(&mut best, Some(joined));
+        }
+        // Words in a row are no sentence where there is one.
+        if best.is_none() && listening == Listening::ForWords {
+            for joined in self.joined(span, &[(" ", " ")]) {
+                better(&mut best, Some(joined));
+            }
         }
         best
     }
@@ -200,11 +210,9 @@ impl<'a> Phrases<'a> {
     }
 
     /// Two stretches beside each other, of which at least one can be said.
-    fn joints(&mut self, (from, to, listening): Span) -> Vec<Reading> {
+    fn joined(&mut self, (from, to, listening): Span, joints: &[(&str, &str)]) -> Vec<Reading> {
         let mut found = Vec::new();
-        let is_words = listening == Listening::ForWords;
-        let words = is_words.then_some((" ", " ")).into_iter();
-        for (joint, said) in JOINTS.into_iter().chain(words) {
+        for &(joint, said) in joints {
             let at: Vec<usize> = self.slice(from, to).match_indices(joint).map(|(at, _)| from + at).collect();
             for at in at {
                 let (left, right) = (self.best((from, at, listening)), self.best((at + joint.len(), to, listening)));
