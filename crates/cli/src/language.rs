@@ -45,9 +45,26 @@ pub fn parse(language: Language) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches_mut(&mut matches)
 }
 
+/// A file of keys with its comments in a language.
+pub fn commented(text: &str, language: Language) -> String {
+    let line = |line: &str| match line.rsplit_once("# ") {
+        Some((before, comment)) => format!("{before}# {}\n", language.say(comment)),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn comments_are_said_and_keys_are_left() {
+        let text = "# Begin another weight file beyond this size\nseed: 42  # The file to write\nclip: 1.0\n";
+        assert_eq!(commented(text, Language::English), text);
+        let said = "# 超过此大小时另起一个权重文件\nseed: 42  # 要写入的文件\nclip: 1.0\n";
+        assert_eq!(commented(text, Language::Chinese), said);
+    }
 
     #[test]
     fn the_flag_is_found_wherever_it_stands() {

@@ -175,11 +175,7 @@ mod tests {
             let tail = entry.english.is_tail();
             let (english, expected) =
                 if tail { (format!("⟨⟩{english}"), format!("⟨⟩{expected}")) } else { (english, expected) };
-            let said = if entry.is_word {
-                Language::Chinese.word(&english)
-            } else {
-                Language::Chinese.say(&english)
-            };
+            let said = if entry.is_word { Language::Chinese.word(&english) } else { Language::Chinese.say(&english) };
             if said != expected {
                 faults.push(format!("{english}\n  should be {expected}\n  and is    {said}"));
             }

@@ -49,7 +49,9 @@ impl Language {
         match set(VARIABLE) {
             Some(name) => Self::named(&name).ok_or(name),
             // A locale of a language that is not spoken here is none of the user's mistakes.
-            None => Ok(LOCALE.iter().find_map(|name| set(name)).and_then(|name| Self::named(&name)).unwrap_or_default()),
+            None => {
+                Ok(LOCALE.iter().find_map(|name| set(name)).and_then(|name| Self::named(&name)).unwrap_or_default())
+            }
         }
     }
 

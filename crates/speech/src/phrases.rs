@@ -154,7 +154,8 @@ impl<'a> Phrases<'a> {
                 // A value that stands twice in the sentence is the same both times.
                 said.entry(hole.names[0].as_str()).or_insert(text);
             }
-            let text = entry.translation.filled(|hole: &Hole| said.get(hole.names[0].as_str()).cloned().unwrap_or_default());
+            let text =
+                entry.translation.filled(|hole: &Hole| said.get(hole.names[0].as_str()).cloned().unwrap_or_default());
             better(&mut best, Some(Reading { weight, outermost: entry.english.letters(), text }));
         }
         best
@@ -241,8 +242,7 @@ fn heard(entry: &Entry, listening: Listening) -> bool {
 fn fits(hole: &Hole, text: &str) -> bool {
     !hole.is_number || {
         let figure = text.trim_start();
-        !figure.is_empty()
-            && figure.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e'))
+        !figure.is_empty() && figure.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e'))
             || matches!(figure, "NaN" | "inf" | "-inf")
     }
 }

@@ -4,6 +4,7 @@ use plimsoll_run::Failure;
 use plimsoll_run::config::quoted;
 
 use crate::args::{InitArgs, Preset};
+use crate::language;
 use crate::printer::Printer;
 
 pub fn run(args: &InitArgs, printer: &Printer) -> Result<(), Failure> {
@@ -14,7 +15,7 @@ pub fn run(args: &InitArgs, printer: &Printer) -> Result<(), Failure> {
             Failure::usage(format!("{shown} already exists")).hint("choose another file, or overwrite it with --force")
         );
     }
-    plimsoll_files::write(path, text(args.preset, &args.model).as_bytes())
+    plimsoll_files::write(path, language::commented(&text(args.preset, &args.model), printer.language()).as_bytes())
         .map_err(|error| Failure::failed(format!("cannot write {shown}: {error}")))?;
     printer.note(format!("wrote {shown}"));
     printer.note(format!("next: set `data.train` in it, then run `plimsoll plan {shown}`"));

@@ -57,7 +57,8 @@ pub fn dashboard(args: &DashboardArgs, printer: &Printer) -> Result<(), Failure>
         beside::attach(pid)?;
     }
     let launcher = Commands::new(&args.folder, &args.from, printer.language());
-    let dashboard = Dashboard::bind(&args.folder, args.port, Box::new(launcher), printer.language()).map_err(observed)?;
+    let dashboard =
+        Dashboard::bind(&args.folder, args.port, Box::new(launcher), printer.language()).map_err(observed)?;
     printer.verbatim(dashboard.address());
     printer.note("open this address in a browser on this machine; Ctrl-C ends the dashboard and no run");
     dashboard.serve().map_err(observed)

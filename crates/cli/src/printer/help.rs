@@ -80,7 +80,10 @@ mod tests {
     fn what_clap_puts_behind_is_said_too() {
         let help = |text| said_help(text, Language::Chinese);
         assert_eq!(help("The shell"), "shell");
-        assert_eq!(help("Overwrite an existing file [default: a] [possible values: a, b]"), "覆盖已有的文件 [默认：a] [可取的值：a, b]");
+        assert_eq!(
+            help("Overwrite an existing file [default: a] [possible values: a, b]"),
+            "覆盖已有的文件 [默认：a] [可取的值：a, b]"
+        );
         assert_eq!(help("Begin with the last N lines [default: all]"), "从最后 N 行开始 [默认：全部]");
     }
 

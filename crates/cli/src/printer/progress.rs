@@ -101,7 +101,14 @@ mod tests {
 
     #[test]
     fn status_line_without_a_terminal() {
-        let printer = Printer { quiet: true, json: false, width: None, data_width: None, colour: false, language: Language::English };
+        let printer = Printer {
+            quiet: true,
+            json: false,
+            width: None,
+            data_width: None,
+            colour: false,
+            language: Language::English,
+        };
         let mut progress = Progress::new(printer, "training", 200);
         assert_eq!(progress.status(0.0, None), "0/200 (0 %)");
         let remaining = left(0.25, Duration::from_secs(30));

@@ -348,7 +348,8 @@ mod tests {
     }
 
     fn log(pace: Pace, width: Option<usize>) -> StepLog {
-        let printer = Printer { quiet: true, json: false, width, data_width: None, colour: false, language: Language::English };
+        let printer =
+            Printer { quiet: true, json: false, width, data_width: None, colour: false, language: Language::English };
         StepLog::new(printer, pace, tempfile::tempfile().expect("a file"))
     }
 

@@ -2,4 +2,5 @@
 
 mod catalogue;
 mod outputs;
+mod readmes;
 mod sources;

@@ -21,7 +21,7 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
 }
 
 /// All that the program writes to a terminal.
-fn on_terminal(world: &World, columns: u16, args: &[&str]) -> String {
+pub fn on_terminal(world: &World, columns: u16, args: &[&str]) -> String {
     let (mut ours, theirs) = terminal(columns);
     let mut command = world.command(args);
     command.env("NO_COLOR", "1").env("TERM", "xterm").stdin(Stdio::null());
@@ -39,7 +39,7 @@ fn on_terminal(world: &World, columns: u16, args: &[&str]) -> String {
 }
 
 /// The lines that stay, without those that were drawn and taken away again.
-fn lines(text: &str) -> Vec<&str> {
+pub fn lines(text: &str) -> Vec<&str> {
     text.lines().map(|line| line.rsplit("\x1b[2K").next().unwrap_or_default()).collect()
 }
 

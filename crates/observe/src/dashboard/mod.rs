@@ -48,12 +48,7 @@ struct Shared {
 
 impl Dashboard {
     /// Listens on 127.0.0.1; on a free port if `port` is 0.
-    pub fn bind(
-        runs: &Path,
-        port: u16,
-        launcher: Box<dyn Launcher>,
-        language: Language,
-    ) -> Result<Self, ObserveError> {
+    pub fn bind(runs: &Path, port: u16, launcher: Box<dyn Launcher>, language: Language) -> Result<Self, ObserveError> {
         let failed = |e| ObserveError::io(Path::new(&format!("127.0.0.1:{port}")), e);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();

@@ -77,7 +77,9 @@ impl Text {
             axis_time: say("predicted time"),
             reset: say("Show all"),
             to_peak: say("Go to the peak"),
-            usage: say("Drag to move, scroll or pinch to zoom, double-click to show all, click a buffer to keep it selected. Keys: arrows, + and −, 0."),
+            usage: say(
+                "Drag to move, scroll or pinch to zoom, double-click to show all, click a buffer to keep it selected. Keys: arrows, + and −, 0.",
+            ),
             largest: say("Largest buffers"),
             buffer: say("Buffer"),
             category: say("Category"),
@@ -95,7 +97,12 @@ impl Text {
             total: say("Total"),
             difference: say("Difference"),
             search: say("Filter by name"),
-            phases: [("forward", say("forward")), ("recompute", say("recompute")), ("backward", say("backward")), ("update", say("update"))],
+            phases: [
+                ("forward", say("forward")),
+                ("recompute", say("recompute")),
+                ("backward", say("backward")),
+                ("update", say("update")),
+            ],
             schedules: [
                 ("micro-step", say("micro-step")),
                 ("update", say("update")),

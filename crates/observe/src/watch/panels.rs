@@ -109,7 +109,12 @@ impl Paint {
             };
             Line::from(columns.iter().map(cell).collect::<Vec<_>>())
         };
-        let title = format!("{} {} · {:.3} GiB", self.text.within_update, self.text.language.word(&course.name), gib(course.peak_bytes()));
+        let title = format!(
+            "{} {} · {:.3} GiB",
+            self.text.within_update,
+            self.text.language.word(&course.name),
+            gib(course.peak_bytes())
+        );
         Self::panel(frame, area, title, (0..height).map(row).collect());
     }
 

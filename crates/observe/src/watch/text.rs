@@ -65,7 +65,9 @@ impl Text {
             left: say("left"),
             nothing_yet: say("no update has been written yet"),
             keys: [
-                say("q leave (the run goes on)   r recent / all   s smooth   m used / planned memory   t schedule   ↑ ↓ scroll the log"),
+                say(
+                    "q leave (the run goes on)   r recent / all   s smooth   m used / planned memory   t schedule   ↑ ↓ scroll the log",
+                ),
                 say("q leave (the run goes on)  r recent  s smooth  m memory  t schedule  ↑ ↓ log"),
                 say("q leave  r s m t ↑ ↓"),
             ],

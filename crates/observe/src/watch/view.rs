@@ -43,7 +43,15 @@ pub struct View {
 
 impl View {
     pub fn new(colour: bool, language: Language) -> Self {
-        Self { text: Text::of(language), colour, recent: false, smooth: false, planned: false, schedule: 0, scrolled: 0 }
+        Self {
+            text: Text::of(language),
+            colour,
+            recent: false,
+            smooth: false,
+            planned: false,
+            schedule: 0,
+            scrolled: 0,
+        }
     }
 
     pub fn press(&mut self, key: KeyCode) {

@@ -14,6 +14,27 @@ const UNSPOKEN_FILE: &str = "crates/cli/tests/cli/language/unspoken.txt";
 /// What the system says about files, by its numbers.
 const SYSTEM_ERRORS: [i32; 14] = [2, 5, 12, 13, 17, 20, 21, 24, 27, 28, 30, 39, 98, 122];
 
+/// What is no JSON, each in its way.
+const NO_JSON: [&str; 17] = [
+    "",
+    "{",
+    "[",
+    "\"a",
+    "x",
+    "tru",
+    "{\"a\" 1}",
+    "{\"a\":1 2}",
+    "[1 2]",
+    "{1:2}",
+    "1 2",
+    "[1,]",
+    "-",
+    "\"\\q\"",
+    "trx",
+    "-x",
+    "[1,\n,2]",
+];
+
 fn shape(text: &str) -> String {
     Template::parse(text).shape()
 }
@@ -84,11 +105,12 @@ fn nothing_is_translated_that_nobody_says() {
     said.extend(help_of_keys().iter().map(|help| shape(help)));
     said.extend(SYSTEM_ERRORS.map(|code| shape(&std::io::Error::from_raw_os_error(code).to_string())));
     let words: BTreeSet<&str> = sources.all.iter().flat_map(|text| text.split('\n')).collect();
-    let of_clap = clap_lines();
+    let no_json = |text: &&str| serde_json::from_str::<serde_json::Value>(text).expect_err("no JSON").to_string();
+    let of_others: Vec<String> = clap_lines().into_iter().chain(NO_JSON.iter().map(no_json)).collect();
     let is_known = |entry: &&Entry| {
         said.contains(&entry.english.shape())
             || entry.is_word && words.contains(entry.source.as_str())
-            || of_clap.iter().any(|line| made_by(&entry.english, line))
+            || of_others.iter().any(|line| made_by(&entry.english, line))
     };
     let stale: Vec<&str> =
         chinese().entries.iter().filter(|entry| !is_known(entry)).map(|entry| entry.source.as_str()).collect();

@@ -67,8 +67,12 @@ impl Sources {
 
     fn file(&mut self, name: &str, text: &str, skip: bool) {
         if name.ends_with(".js") {
-            self.script(name, text);
-            return;
+            return self.script(name, text);
+        }
+        if name.ends_with(".yaml") {
+            return if name.contains("/presets/") {
+                self.comments(name, text)
+            };
         }
         let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
         for literal in literals(text) {
@@ -118,6 +122,15 @@ impl Sources {
         }
     }
 
+    /// What is written into run files that people begin with.
+    fn comments(&mut self, name: &str, text: &str) {
+        for (index, line) in text.lines().enumerate() {
+            if let Some((_, comment)) = line.rsplit_once("# ") {
+                self.literal(&format!("{name}:{}", index + 1), comment, false);
+            }
+        }
+    }
+
     /// The words of a page stand in objects, each behind `said({`.
     fn script(&mut self, name: &str, text: &str) {
         for (at, _) in text.match_indices("said({\n") {
@@ -148,7 +161,7 @@ fn is_sentence(text: &str) -> bool {
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("readable").filter_map(Result::ok) {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        let is_script = path.extension().is_some_and(|ending| ending == "js");
+        let is_script = path.extension().is_some_and(|ending| ending == "js") || name.ends_with(".yaml");
         if path.is_dir() {
             if !["tests", "examples", "target"].contains(&name.as_str()) {
                 collect(&path, found);
