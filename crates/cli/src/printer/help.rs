@@ -71,7 +71,7 @@ mod tests {
                     -h, --help        Print help\n\nUsage: plimsoll plan [OPTIONS]\n";
         assert_eq!(
             said(text, Language::Chinese, 48),
-            "选项：\n      --gpu <SIZE>  显存预算：大小（如 12GiB）、可用\n                    显存的百分比，或 auto\n  \
+            "选项：\n      --gpu <SIZE>  显存预算：大小（如 12GiB）、\n                    可用显存的百分比，或 auto\n  \
              -h, --help        打印帮助\n\n用法：plimsoll plan [选项]"
         );
     }

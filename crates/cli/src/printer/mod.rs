@@ -102,7 +102,7 @@ impl Printer {
     /// What stands before something that is typed: to stderr, where that is a terminal.
     pub fn ask(&self, text: impl Display) {
         if self.is_terminal() {
-            let _ = write!(io::stderr().lock(), "{text}");
+            let _ = write!(io::stderr().lock(), "{}", self.language.say(&text.to_string()));
         }
     }
 

@@ -62,12 +62,12 @@ fn pieces(word: &str) -> Vec<&str> {
     for (at, c) in word.char_indices() {
         let breaks = last.is_some_and(|last| {
             let between = is_ideograph(last) || is_ideograph(c) || is_closing(last) || is_opening(c);
-            between && !is_closing(c) && !is_opening(last) && !(in_path && is_ideograph(c))
+            between && !is_closing(c) && !is_opening(last) && !in_path
         });
         if breaks {
             starts.push(at);
         }
-        in_path = c == '/' || in_path && !breaks && !is_closing(c);
+        in_path = c == '/' || in_path && !is_closing(c);
         last = Some(c);
     }
     let mut pieces = Vec::new();

@@ -86,7 +86,9 @@ fn screen(view: &mut View, watched: &Watched, width: u16, height: u16) -> String
         for x in 0..width {
             let cell = &buffer[(x, y)];
             // A character of two columns has both.
-            if std::mem::replace(&mut behind_wide, cell.symbol().width() > 1 && !behind_wide) {
+            let is_behind = behind_wide;
+            behind_wide = !is_behind && cell.symbol().width() > 1;
+            if is_behind {
                 continue;
             }
             if (cell.fg, cell.modifier) != before && cell.symbol() != " " {
