@@ -137,6 +137,19 @@ impl Running {
 }
 
 #[test]
+fn the_page_speaks_the_language_that_is_asked_for() {
+    let running = start();
+    let english = running.get("/").1;
+    assert!(english.contains("<html lang=\"en\">") && english.contains("WORDS = {},"), "{english}");
+    let chinese = running.get("/?lang=zh").1;
+    assert!(chinese.contains("<html lang=\"zh-CN\">") && chinese.contains("LANGUAGE = \"zh\""), "{chinese}");
+    assert!(chinese.contains("\"Runs\":\"运行\"") && chinese.contains("\"weights\":\"权重\""), "{chinese}");
+    let stopped = |target: &str| running.post(target, r#"{"run": "absent"}"#);
+    assert_eq!(stopped("/api/stop"), (404, r#"{"message":"there is no such run"}"#.to_owned()));
+    assert_eq!(stopped("/api/stop?lang=zh"), (404, r#"{"message":"没有这个运行"}"#.to_owned()));
+}
+
+#[test]
 fn only_who_knows_the_token_is_answered() {
     let running = start();
     let Running { host, token, .. } = &running;
