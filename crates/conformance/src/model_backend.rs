@@ -119,7 +119,7 @@ impl Backend for ModelBackend {
     }
 
     fn traits(&self) -> BackendTraits {
-        BackendTraits { workers: 1, partial_rows: 0, matmul_workspace_bytes: 0 }
+        BackendTraits { workers: 1, partial_rows: 0, matmul_workspace_bytes: 0, multiplies_codes: false }
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {

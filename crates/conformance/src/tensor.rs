@@ -29,7 +29,8 @@ impl Blocks {
     /// The nearest numbers that the format has.
     fn encode(format: BlockFormat, numbers: &[f32]) -> Self {
         let largest = |block: &[f32]| block.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
-        let scales: Vec<f32> = numbers.chunks(format.elements).map(largest).collect();
+        let scales: Vec<f32> =
+            numbers.chunks(format.elements).map(|block| format.code.scale_of(largest(block))).collect();
         let share = |(index, x): (usize, &f32)| match scales[index / format.elements] {
             0.0 => 0.0,
             scale => x / scale,
