@@ -145,6 +145,8 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         groups,
         clip: run.clip.map(|c| c as f32),
         compute,
+        base: None,
+        fp8_products: false,
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
         master: compute != DType::F32 && state == StateStorage::Float32,
         scaled_loss: compute == DType::F16,
