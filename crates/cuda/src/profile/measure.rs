@@ -53,6 +53,7 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
     let mut rates = CardRates {
         products16: bench.products(PRODUCT_SIZES, DType::BF16)?,
         products32: bench.products([&[512, 4096], &[4096], &[4096]], DType::F32)?,
+        products8: None,
         attention: LENGTHS.iter().map(|&length| bench.attention(length)).collect::<Result<_, _>>()?,
         operators: bench.operators()?,
         copy_bytes_per_s,
@@ -81,7 +82,13 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
 
 /// Of a card that keeps all of its speed.
 pub(super) fn unthrottled() -> Sustained {
-    Sustained { products_flops_per_s: f64::MAX, attention_share: 1.0, moving_share: 1.0, rates: BTreeMap::new() }
+    Sustained {
+        products_flops_per_s: f64::MAX,
+        products8_flops_per_s: None,
+        attention_share: 1.0,
+        moving_share: 1.0,
+        rates: BTreeMap::new(),
+    }
 }
 
 fn active_tiny() -> Active {

@@ -152,6 +152,7 @@ pub(super) fn sustained(laps: &[Lap]) -> Sustained {
     }
     Sustained {
         products_flops_per_s: sum(Kind::Product, |lap| lap.flops) / sum(Kind::Product, |lap| lap.seconds).max(1e-9),
+        products8_flops_per_s: None,
         attention_share: share(Kind::Attention),
         moving_share: share(Kind::Moving),
         rates: work.into_iter().map(|(name, (done, seconds))| (name, done / seconds.max(1e-9))).collect(),
@@ -254,6 +255,7 @@ mod tests {
         let mut rates = CardRates {
             products16: grid(&[100.0, 900.0]),
             products32: grid(&[50.0, 50.0]),
+            products8: None,
             attention: vec![attention],
             operators: BTreeMap::from([("add".to_owned(), 4.0)]),
             copy_bytes_per_s: 1.0,
