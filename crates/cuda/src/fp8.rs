@@ -9,6 +9,8 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::blas::{Bias, Codes, Factor};
 use crate::call::{Args, type_suffix};
+use crate::device::Device;
+use crate::error::CudaError;
 use crate::stored::StoredProduct;
 
 const MODULE: &str = "fp8";
@@ -102,19 +104,47 @@ fn input_grad(product: &StoredProduct) -> Result<(), RuntimeError> {
     Ok(())
 }
 
-/// The rows' codes and scales, to scratch. Columns are multiplied by `col_scales` first, unless that is null.
+/// The rows' codes and scales, to scratch.
 fn round_rows(product: &StoredProduct, rows: &Range<usize>, col_scales: u64) -> Result<(), RuntimeError> {
     let (call, left) = (product.call, &product.left);
-    let suffix = type_suffix(left.dtype).ok_or_else(|| call.unsupported(left.dtype))?;
-    let args = Args::new()
-        .ptr(left.at(rows.start, product.left_first))
-        .ptr(col_scales)
-        .ptr(product.scratch.rows)
-        .ptr(product.scratch.row_scales)
-        .u64(left.cols as u64)
-        .u32(product.depth as u32);
-    let threads = row_threads(product.depth, left.dtype);
-    call.launch(MODULE, &format!("round_rows_{suffix}"), (rows.len() as u32, 1, 1), threads, 0, args)
+    let rounding = RowsToRound {
+        x: left.at(rows.start, product.left_first),
+        dtype: left.dtype,
+        stride: left.cols,
+        col_scales,
+        codes: product.scratch.rows,
+        scales: product.scratch.row_scales,
+        rows: rows.len(),
+        cols: product.depth,
+    };
+    rounding.launch(call.device).map_err(|error| call.error(error))
+}
+
+/// Rows of floats, `stride` apart, and where their codes and scales go. Columns are multiplied by `col_scales` first, unless
+/// that is null.
+pub(crate) struct RowsToRound {
+    pub x: u64,
+    pub dtype: DType,
+    pub stride: usize,
+    pub col_scales: u64,
+    pub codes: u64,
+    pub scales: u64,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl RowsToRound {
+    pub(crate) fn launch(&self, device: &Device) -> Result<(), CudaError> {
+        let args = Args::new()
+            .ptr(self.x)
+            .ptr(self.col_scales)
+            .ptr(self.codes)
+            .ptr(self.scales)
+            .u64(self.stride as u64)
+            .u32(self.cols as u32);
+        let (kernel, threads) = (format!("round_rows_{}", self.dtype.name()), row_threads(self.cols, self.dtype));
+        device.launch(MODULE, &kernel, (self.rows as u32, 1, 1), threads, 0, args)
+    }
 }
 
 /// So many that a row is held in registers, if it can be.
