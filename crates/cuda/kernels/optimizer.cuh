@@ -1,7 +1,7 @@
 // What the updates of all optimizers share: tables of tensors, stochastic rounding, the division into chunks. Optional
 // operands are null where they are absent.
 #pragma once
-#include "plimsoll.cuh"
+#include "codes.cuh"
 
 #define UPDATE_THREADS 256
 // Elements of a tensor that one block of an update has.
@@ -185,18 +185,6 @@ struct Int8 {
 #define INT8_BLOCK (32 * INT8_LANE)
 static_assert(UPDATE_CHUNK % (UPDATE_THREADS * INT8_LANE) == 0, "warps have equal shares");
 
-// What codes stand for, as multiples of the scale: seven decades below one, each divided evenly, the higher the finer, and
-// zero. `magnitude` counts from zero up, and `parts` are those of the lowest decade.
-__device__ __forceinline__ float dynamic_number(u32 magnitude, u32 parts) {
-    if (magnitude == 0) return 0.0f;
-    const u32 above = magnitude + parts - 1;
-    const u32 decade = 31 - __clz(int(above)) - (parts - 1);
-    if (decade == 7) return 1.0f;
-    const double sizes[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-    const u32 divided = parts << decade;
-    return float(sizes[decade] * (0.1 + 0.9 * (double(above - divided) + 0.5) / double(divided)));
-}
-
 // What each code stands for, ascending, and what lies halfway from it to the next.
 struct DynamicTable {
     float numbers[256], middles[256];
@@ -213,9 +201,7 @@ struct DynamicNumbers {
     DynamicTable with_sign, without_sign;
 
     __device__ __forceinline__ void fill() {
-        with_sign.fill([](u32 code) {
-            return code < 127 ? -dynamic_number(127 - code, 1) : dynamic_number(code - 127, 1);
-        });
+        with_sign.fill([](u32 code) { return dynamic_signed(code); });
         without_sign.fill([](u32 code) { return dynamic_number(code, 2); });
         __syncthreads();
     }
