@@ -29,7 +29,7 @@ pub use optimizer::{
     Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands, optimizer_named,
 };
 pub use program::{BatchShape, Cadence, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape};
-pub use storage::{BlockFormat, NESTED_SCALES, Scales, Storage, TENSOR_BYTES_MAX, WeightFormat};
+pub use storage::{BlockFormat, NESTED_SCALES, Scales, Storage, TENSOR_BYTES_MAX, WEIGHT_FORMATS, WeightFormat};
 pub use stream::{STREAMS_MAX, StreamId, Streams};
 pub use value::{Class, DType, Extent, Role, Shape, Value, ValueId};
 

@@ -65,10 +65,26 @@ pub enum WeightFormat {
     E4m3,
 }
 
+/// Every one, the one that changes weights least first.
+pub const WEIGHT_FORMATS: [WeightFormat; 3] = [WeightFormat::Int8, WeightFormat::E4m3, WeightFormat::Nf4];
+
 /// Elements that share a scale in [`WeightFormat::Nf4`].
 const NF4_BLOCK: usize = 64;
 
 impl WeightFormat {
+    /// As run files have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightFormat::Nf4 => "nf4",
+            WeightFormat::Int8 => "int8",
+            WeightFormat::E4m3 => "fp8",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        WEIGHT_FORMATS.into_iter().find(|format| format.name() == name)
+    }
+
     pub fn code(self) -> Code {
         match self {
             WeightFormat::Nf4 => Code::Nf4,

@@ -42,6 +42,11 @@ impl Recipe {
         if self.master { DType::F32 } else { self.compute }
     }
 
+    /// Whether nothing of the base is trained.
+    pub fn freezes_base(&self) -> bool {
+        self.lora.is_some() || self.groups.is_empty()
+    }
+
     /// Whether a parameter can be updated before all other gradients are there.
     pub fn updates_one_by_one(&self) -> bool {
         self.clip.is_none() && !self.scaled_loss

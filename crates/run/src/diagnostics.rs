@@ -139,6 +139,7 @@ impl From<TrainError> for Failure {
             | TrainError::BaseChanged { .. }
             | TrainError::AdapterTensor { .. }
             | TrainError::NoBaseWeights { .. }
+            | TrainError::Quantized { .. }
             | TrainError::Read { .. } => {
                 from_library(Failure::bad_input, &error)
             }

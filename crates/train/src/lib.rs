@@ -26,6 +26,7 @@ mod references;
 mod run_folder;
 mod saver;
 mod session;
+mod stored;
 mod task;
 mod warm_up;
 mod weights;
