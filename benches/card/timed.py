@@ -53,6 +53,8 @@ D = "D: Mistral-7B reward, full, AdamW with bf16 states, 2 × 384 (`--steps 20`)
 D8 = "D8: Mistral-7B reward, full, AdamW with int8 states, updates in the backward pass, 2 × 384 (`--steps 20`)"
 E = "E: T5 of 10 + 10 layers, dim 768, full, 32 × 256 on both sides"
 F = "F: nanochat of 16 layers, dim 1024, full, AdamW, 8 × 2048"
+E16 = "E16: E with sixteen-bit AdamW states and no masters, as PyTorch trains a bf16 model"
+F16 = "F16: F with sixteen-bit AdamW states and no masters, as PyTorch trains a bf16 model"
 R3 = "R3: Qwen2.5-1.5B ranking, LoRA, 4 × 2048"
 R3N = "R3N: Qwen2.5-1.5B SFT, `base: nf4`, LoRA r8, dropout 0.1, 4 × 2048"
 G = "G: Qwen2.5-1.5B SFT, LoRA r8, dropout 0.1, 4 × 2048"
@@ -74,6 +76,8 @@ ON_CARD = [
     Row(D8, "mistral-full-int8", "30GiB", short=True, steps=20),
     Row(E, "t5-chat", None, short=True),
     Row(E, "t5-chat", "5.5GiB", short=True),
+    Row(E16, "t5-chat-bf16", None, short=True),
+    Row(F16, "nanochat-bf16", None, short=True),
     Row(F, "nanochat", None, short=True),
     Row(F, "nanochat", "9GiB", short=True),
     Row(R3, "qwen-ranking", "12GiB", short=True),
