@@ -13,16 +13,25 @@
 __device__ constexpr DynamicSigned NESTED_NUMBERS;
 
 // Scales in float32; or codes of them, of which 256 at a time share a scale and an offset. Sums and products are rounded
-// one by one, as on the host.
-struct Scales {
-    const void* scales;
-    const float2* nested;
+// one by one, as on the host. What is loaded is kept apart from what is made of it, so that loads do not wait for each other.
+struct PlainScales {
+    using Loaded = float;
+    static __device__ __forceinline__ Loaded load(const void* scales, const float2*, u64 block) {
+        return static_cast<const float*>(scales)[block];
+    }
+    static __device__ __forceinline__ float scale(Loaded loaded) { return loaded; }
+};
 
-    __device__ __forceinline__ float at(u64 block) const {
-        if (nested == nullptr) return static_cast<const float*>(scales)[block];
-        const float number = NESTED_NUMBERS.numbers[static_cast<const u8*>(scales)[block]];
-        const float2 shared = nested[block / NESTED_SCALES];
-        return __fadd_rn(__fmul_rn(number, shared.x), shared.y);
+struct NestedScales {
+    struct Loaded {
+        float2 shared;
+        u8 code;
+    };
+    static __device__ __forceinline__ Loaded load(const void* scales, const float2* nested, u64 block) {
+        return {nested[block / NESTED_SCALES], static_cast<const u8*>(scales)[block]};
+    }
+    static __device__ __forceinline__ float scale(const Loaded& loaded) {
+        return __fadd_rn(__fmul_rn(NESTED_NUMBERS.numbers[loaded.code], loaded.shared.x), loaded.shared.y);
     }
 };
 
@@ -68,24 +77,28 @@ __device__ __forceinline__ void fill(float (&numbers)[NF4_CODES]) {
 }
 
 // `total` elements in rows of `width`, `stride` apart in the weight, from its element `first` on; each a multiple of a pack.
-template <typename F, typename T>
-__device__ __forceinline__ void decode(const u8* codes, const Scales& scales, T* to, u64 total, u32 width, u64 stride,
-                                       u64 first, u32 first_row) {
+template <typename F, typename S, typename T>
+__device__ __forceinline__ void decode(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,
+                                       u32 width, u64 stride, u64 first, u32 first_row) {
     __shared__ float numbers[NF4_CODES];
     fill(numbers);
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 col = (blockIdx.y * WARP + lane) * PACK;
     if (col >= width) return;
     typename F::Codes read[TURNS];
-    float scale[TURNS];
+    typename S::Loaded scale[TURNS];
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const u32 row = (blockIdx.x * TURNS + turn) * WARPS + warp;
-        if (u64(row) * width + col >= total) continue;
-        const u64 at = first + row * stride + col;
+        // What is not there is read where something is.
+        const bool there = u64(row) * width + col < total;
+        const u64 at = there ? first + row * stride + col : first;
         read[turn] = F::load(codes, at);
-        scale[turn] = scales.at(F::block(at, first_row + row));
+        scale[turn] = S::load(scales, nested, F::block(at, there ? first_row + row : first_row));
     }
+    float factor[TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) factor[turn] = S::scale(scale[turn]);
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const u32 row = (blockIdx.x * TURNS + turn) * WARPS + warp;
@@ -93,33 +106,43 @@ __device__ __forceinline__ void decode(const u8* codes, const Scales& scales, T*
         if (at >= total) continue;
         float decoded[PACK];
 #pragma unroll
-        for (int i = 0; i < PACK; i++) decoded[i] = __fmul_rn(F::number(read[turn], i, numbers), scale[turn]);
+        for (int i = 0; i < PACK; i++) decoded[i] = __fmul_rn(F::number(read[turn], i, numbers), factor[turn]);
         store_some(to + at, PACK, true, decoded);
     }
 }
 
 // The same of any sizes, an element for each thread; `block` elements share a scale.
 template <typename F, typename T>
-__device__ __forceinline__ void decode_any(const u8* codes, const Scales& scales, T* to, u64 total, u32 width, u64 stride,
-                                           u64 first, u64 block) {
+__device__ __forceinline__ void decode_any(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,
+                                           u32 width, u64 stride, u64 first, u64 block) {
     __shared__ float numbers[NF4_CODES];
     fill(numbers);
     const u64 index = u64(blockIdx.x) * blockDim.x + threadIdx.x;
     if (index >= total) return;
     const u64 at = first + index / width * stride + index % width;
-    to[index] = from_float<T>(__fmul_rn(F::one(codes, at, numbers), scales.at(at / block)));
+    const float scale = nested == nullptr ? PlainScales::scale(PlainScales::load(scales, nested, at / block))
+                                          : NestedScales::scale(NestedScales::load(scales, nested, at / block));
+    to[index] = from_float<T>(__fmul_rn(F::one(codes, at, numbers), scale));
 }
 
-#define EXPORT_DECODE(name, F, suffix, T)                                                                              \
+#define EXPORT_DECODE(name, F, S, suffix, T)                                                                           \
     PLIMSOLL_EXPORT __launch_bounds__(WARP* WARPS)                                                                     \
         decode_##name##_##suffix(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,          \
                                  u32 width, u64 stride, u64 first, u32 first_row) {                                    \
-        decode<F>(codes, Scales{scales, nested}, to, total, width, stride, first, first_row);                          \
-    }                                                                                                                  \
-    PLIMSOLL_EXPORT decode_any_##name##_##suffix(const u8* codes, const void* scales, const float2* nested, T* to,     \
-                                                 u64 total, u32 width, u64 stride, u64 first, u64 block) {             \
-        decode_any<F>(codes, Scales{scales, nested}, to, total, width, stride, first, block);                          \
+        decode<F, S>(codes, scales, nested, to, total, width, stride, first, first_row);                               \
+    }
+#define EXPORT_ANY(name, F, suffix, T)                                                                                 \
+    PLIMSOLL_EXPORT __launch_bounds__(WARP* WARPS)                                                                     \
+        decode_any_##name##_##suffix(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,      \
+                                     u32 width, u64 stride, u64 first, u64 block) {                                    \
+        decode_any<F>(codes, scales, nested, to, total, width, stride, first, block);                                  \
     }
 #define EXPORT_FORMATS(suffix, T)                                                                                      \
-    EXPORT_DECODE(nf4, Nf4, suffix, T) EXPORT_DECODE(int8, Int8, suffix, T) EXPORT_DECODE(e4m3, E4m3, suffix, T)
+    EXPORT_DECODE(nf4, Nf4, PlainScales, suffix, T)                                                                    \
+    EXPORT_DECODE(nf4_nested, Nf4, NestedScales, suffix, T)                                                            \
+    EXPORT_DECODE(int8, Int8, PlainScales, suffix, T)                                                                  \
+    EXPORT_DECODE(e4m3, E4m3, PlainScales, suffix, T)                                                                  \
+    EXPORT_ANY(nf4, Nf4, suffix, T)                                                                                    \
+    EXPORT_ANY(int8, Int8, suffix, T)                                                                                  \
+    EXPORT_ANY(e4m3, E4m3, suffix, T)
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_FORMATS)

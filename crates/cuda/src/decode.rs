@@ -73,7 +73,15 @@ impl StoredWeight {
             let rows = view.total.div_ceil(view.width.max(1));
             let grid = (rows.div_ceil(BLOCK_ROWS) as u32, view.width.div_ceil(BLOCK_COLS) as u32, 1);
             let args = args.u32(view.first_row as u32);
-            return call.launch(MODULE, &format!("decode_{code}_{suffix}"), grid, (WARPS * WARP) as u32, 0, args);
+            let nested = if self.format.scales == Scales::Nested { "_nested" } else { "" };
+            return call.launch(
+                MODULE,
+                &format!("decode_{code}{nested}_{suffix}"),
+                grid,
+                (WARPS * WARP) as u32,
+                0,
+                args,
+            );
         }
         let grid = (view.total.div_ceil(WARPS * WARP) as u32, 1, 1);
         let args = args.u64(self.format.elements as u64);

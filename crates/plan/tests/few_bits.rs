@@ -102,7 +102,8 @@ fn models_of_seven_and_eight_billion_fit_common_cards() {
         ("RTX 4060 Ti 16GB", &[Some(WeightFormat::Nf4), Some(WeightFormat::Int8)]),
         ("RTX 4090", &[Some(WeightFormat::Nf4), Some(WeightFormat::Int8), None]),
     ] {
-        for (model, &format) in ["mistral-7b", "llama-3.1-8b"].iter().flat_map(|m| formats.iter().map(move |f| (*m, f))) {
+        for (model, &format) in ["mistral-7b", "llama-3.1-8b"].iter().flat_map(|m| formats.iter().map(move |f| (*m, f)))
+        {
             let fits = on(card, run(model, 4, 2048), format);
             // Eight bits of eight billion weights, and a vocabulary of 128,256 in sixteen.
             if (card, model, format) == ("RTX 3060", "llama-3.1-8b", Some(WeightFormat::Int8)) {
