@@ -30,15 +30,26 @@ static SIGNED: LazyLock<Numbers> = LazyLock::new(|| dynamic(1, true));
 static UNSIGNED: LazyLock<Numbers> = LazyLock::new(|| dynamic(2, false));
 
 /// The middles of the parts of each decade, the lowest of which has `parts` and every next one twice as many; zero and one.
+/// Rounded on the way as PyTorch rounds what bitsandbytes makes its tables of, so that they are the same to the last bit.
 fn dynamic(parts: usize, negative: bool) -> Numbers {
     let middles = DECADES.iter().enumerate().flat_map(|(index, decade)| {
         let parts = parts << index;
-        (0..parts).map(move |part| decade * (0.1 + 0.9 * (part as f64 + 0.5) / parts as f64))
+        (0..parts).map(move |part| (0.5 * (division(part, parts) + division(part + 1, parts))) * *decade as f32)
     });
-    let middles: Vec<f32> = middles.map(|number| number as f32).collect();
+    let middles: Vec<f32> = middles.collect();
     let mirrored = middles.iter().rev().map(|number| -number).filter(|_| negative);
     let mut numbers = mirrored.chain([0.0]).chain(middles.iter().copied()).chain([1.0]);
     std::array::from_fn(|_| numbers.next().expect("as many as there are codes"))
+}
+
+/// Where a part of what lies between a tenth and one begins, counted from the nearer end.
+fn division(part: usize, parts: usize) -> f32 {
+    let (first, last) = (0.1f32, 1.0f32);
+    let step = (last - first) / parts as f32;
+    match part < parts.div_ceil(2) {
+        true => step.mul_add(part as f32, first),
+        false => (-step).mul_add((parts - part) as f32, last),
+    }
 }
 
 static INT8: LazyLock<Numbers> = LazyLock::new(|| std::array::from_fn(|code| f32::from(code as u8 as i8) / 127.0));
@@ -152,8 +163,8 @@ mod tests {
         let [signed, unsigned] = CODES.map(Code::numbers);
         assert!((1..128).all(|k| signed[127 - k] == -signed[127 + k]), "but for one itself, each has its negative");
         // Ends of the published tables.
-        assert_eq!((signed[0], signed[128]), (-0.992_968_75, 5.5e-7));
-        assert_eq!((unsigned[0], unsigned[1], unsigned[254]), (0.0, 3.25e-7, 0.996_484_4));
+        assert_eq!((signed[0], signed[128]), (-0.992_968_74, 5.500_000_4e-7));
+        assert_eq!((unsigned[0], unsigned[1], unsigned[254]), (0.0, 3.250_000_3e-7, 0.996_484_4));
     }
 
     #[test]

@@ -93,28 +93,28 @@ fn weights_take_what_their_format_says() {
     }
 }
 
-/// The cards that most people have, and models of seven and eight billion parameters.
+/// The cards that most people have, and models of seven and eight billion parameters: the most bits that each holds.
 #[test]
 fn models_of_seven_and_eight_billion_fit_common_cards() {
-    let run = |model, sequences, length| Run { model, r: 16, sequences, length };
-    for (card, formats) in [
-        ("RTX 3060", &[Some(WeightFormat::Nf4), Some(WeightFormat::Int8)][..]),
-        ("RTX 4060 Ti 16GB", &[Some(WeightFormat::Nf4), Some(WeightFormat::Int8)]),
-        ("RTX 4090", &[Some(WeightFormat::Nf4), Some(WeightFormat::Int8), None]),
+    let run = |model| Run { model, r: 16, sequences: 4, length: 2048 };
+    let (nf4, int8) = (Some(WeightFormat::Nf4), Some(WeightFormat::Int8));
+    for (card, model, fits, refused) in [
+        ("RTX 3060", "mistral-7b", &[nf4, int8][..], &[None][..]),
+        ("RTX 3060", "llama-3.1-8b", &[nf4, int8], &[None]),
+        ("RTX 4060 Ti 16GB", "mistral-7b", &[nf4, int8, None], &[]),
+        ("RTX 4060 Ti 16GB", "llama-3.1-8b", &[nf4, int8], &[None]),
+        ("RTX 4090", "mistral-7b", &[nf4, int8, None], &[]),
+        ("RTX 4090", "llama-3.1-8b", &[nf4, int8, None], &[]),
     ] {
-        for (model, &format) in ["mistral-7b", "llama-3.1-8b"].iter().flat_map(|m| formats.iter().map(move |f| (*m, f)))
-        {
-            let fits = on(card, run(model, 4, 2048), format);
-            // Eight bits of eight billion weights, and a vocabulary of 128,256 in sixteen.
-            if (card, model, format) == ("RTX 3060", "llama-3.1-8b", Some(WeightFormat::Int8)) {
-                assert!(fits.is_ok() || matches!(fits, Err(PlanError::DoesNotFit { .. })));
-                continue;
-            }
-            let report = fits.unwrap_or_else(|error| panic!("{card}, {model}, {format:?}: {error}")).report;
+        for &base in fits {
+            let chosen =
+                on(card, run(model), base).unwrap_or_else(|error| panic!("{card}, {model}, {base:?}: {error}"));
+            let report = chosen.report;
             assert_eq!(report.accumulation * report.micro_batch_tokens, 4 * 2048);
         }
-        if card != "RTX 4090" {
-            assert!(on(card, run("mistral-7b", 4, 2048), None).is_err(), "{card} does not hold sixteen bits");
+        for &base in refused {
+            let refusal = on(card, run(model), base).map(|chosen| chosen.report.gpu.planned_bytes);
+            assert!(matches!(refusal, Err(PlanError::DoesNotFit { .. })), "{card}, {model}, {base:?}: {refusal:?}");
         }
     }
 }

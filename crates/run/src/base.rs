@@ -17,7 +17,8 @@ pub fn asked(resolved: &Resolved, model: &Model, compute: DType) -> Result<Optio
     let own = own_word(compute);
     match resolved.run.base {
         Some(word) if format.is_none() && word != BaseFormat::Auto && word != own => {
-            Err(resolved.unsupported("base", &[own.word(), "fp8", "int8", "nf4", "auto"]))
+            let message = format!("`base` is {word}, but the precision of the run is {own}");
+            Err(resolved.invalid("base", message).hint("remove `base`, or set it to fp8, int8, nf4 or auto"))
         }
         _ => Ok(format),
     }

@@ -140,6 +140,7 @@ impl From<TrainError> for Failure {
             | TrainError::AdapterTensor { .. }
             | TrainError::NoBaseWeights { .. }
             | TrainError::Quantized { .. }
+            | TrainError::StoredBase { .. }
             | TrainError::Read { .. } => {
                 from_library(Failure::bad_input, &error)
             }

@@ -40,19 +40,19 @@ fn changes(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<(Str
         changed.recipe.freeze.clear();
         changes.extend(in_fewer_bits(&changed, device, "method: lora with "));
         changes.push(("method: lora".to_owned(), changed));
-        let optimizer = &resolved.run.optimizer;
-        for (word, state) in [("bf16", StateStorage::Bfloat16), ("int8", StateStorage::Int8)] {
-            if optimizer.state.word() == word {
-                continue;
-            }
-            let Ok(groups) = parameter_groups(&optimizer.described_groups(state), &optimizer.rest(state)) else {
-                continue;
-            };
-            let mut changed = spec.clone();
-            changed.recipe.groups = groups;
-            changed.recipe.master = false;
-            changes.push((format!("optimizer.state: {word}"), changed));
+    }
+    let optimizer = &resolved.run.optimizer;
+    for (word, state) in [("bf16", StateStorage::Bfloat16), ("int8", StateStorage::Int8)] {
+        if optimizer.state.word() == word {
+            continue;
         }
+        let Ok(groups) = parameter_groups(&optimizer.described_groups(state), &optimizer.rest(state)) else {
+            continue;
+        };
+        let mut changed = spec.clone();
+        changed.recipe.groups = groups;
+        changed.recipe.master = false;
+        changes.push((format!("optimizer.state: {word}"), changed));
     }
     if spec.recipe.lora.is_some() {
         changes.extend(in_fewer_bits(spec, device, ""));

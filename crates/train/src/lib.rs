@@ -48,7 +48,7 @@ pub use memory::{
     Group, MemoryWarning, Overgrowth, Resident, Watching, host_available_bytes, peak_resident_bytes, read_group,
     resident_bytes, return_free_memory,
 };
-pub use merge::{Merge, MergePlan, SHARD_BYTES};
+pub use merge::{BaseError, Merge, MergePlan, SHARD_BYTES};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{
