@@ -221,9 +221,21 @@ fn eight_bits_beside_sixteen() {
     check_all_sixteen(WeightFormat::E4m3, 75);
 }
 
-/// More rows than are rounded at a time come last.
-const FP8_SIZES: [Size; 8] =
-    [ROWS[0], ROWS[1], ROWS[2], ROWS[3], ROWS[4], ROWS[5], ROWS[6], size(FP8_ROWS + 60, FP8_ROWS + 52, 24, 30)];
+/// Sizes that a library of products takes, multiples of sixteen, beside those that it does not. More rows than are rounded
+/// at a time come last.
+const FP8_SIZES: [Size; 11] = [
+    ROWS[0],
+    ROWS[1],
+    ROWS[2],
+    ROWS[3],
+    ROWS[4],
+    ROWS[5],
+    ROWS[6],
+    size(5, 3, 16, 32),
+    size(135, 131, 304, 144),
+    size(FP8_ROWS + 60, FP8_ROWS + 52, 24, 30),
+    size(FP8_ROWS + 60, FP8_ROWS + 52, 32, 48),
+];
 
 #[test]
 fn codes_by_codes() {

@@ -12,8 +12,8 @@
 
 __device__ constexpr DynamicSigned NESTED_NUMBERS;
 
-// Scales in float32; or codes of them, of which 256 at a time share a scale and an offset. Sums and products are rounded
-// one by one, as on the host. What is loaded is kept apart from what is made of it, so that loads do not wait for each other.
+// Scales in float32; or codes of them, of which 256 at a time share a scale and an offset. Sums and products are rounded one
+// by one, as on the host. What is loaded is kept apart from what is made of it: so no load waits for another.
 struct PlainScales {
     using Loaded = float;
     static __device__ __forceinline__ Loaded load(const void* scales, const float2*, u64 block) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void fill(float (&numbers)[NF4_CODES]) {
     __syncthreads();
 }
 
-// `total` elements in rows of `width`, `stride` apart in the weight, from its element `first` on; each a multiple of a pack.
+// `total` elements in rows of `width`, `stride` apart in the weight, from its element `first` on: all whole packs.
 template <typename F, typename S, typename T>
 __device__ __forceinline__ void decode(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,
                                        u32 width, u64 stride, u64 first, u32 first_row) {

@@ -1,5 +1,5 @@
-//! Products of codes: rows rounded to e4m3 with a scale each, by a weight of rows of e4m3. Both factors lie along the sum, as
-//! the library wants them; for the input's gradient the weight's codes are transposed a part at a time.
+//! Products of codes: rows rounded to e4m3 with a scale each, by a weight of rows of e4m3. Both factors lie along the sum,
+//! as the library wants them; for the input's gradient the weight's codes are transposed a part at a time.
 
 use std::ops::Range;
 
@@ -67,8 +67,7 @@ fn forward(product: &StoredProduct) -> Result<(), RuntimeError> {
     Ok(())
 }
 
-/// Parts of the weight are transposed, runs of rows rounded, and every pair multiplied; what is the larger of the two is made
-/// once.
+/// Parts of the weight are transposed, runs of rows rounded, and every pair multiplied; what is more work is done once.
 fn input_grad(product: &StoredProduct) -> Result<(), RuntimeError> {
     let (parts, runs): (Vec<_>, Vec<_>) = (product.parts().collect(), runs(product.left.rows).collect());
     let weight_bytes = 2 * product.depth * product.across();
@@ -200,8 +199,8 @@ fn multiply_by_library(
     Ok(if bias.is_some() { Bias::Left } else { done })
 }
 
-/// By a kernel for any sizes, at a fraction of the tensor cores' speed. `right` are the strides from one column of the result
-/// to the next and along the sum.
+/// By a kernel for any sizes, at a fraction of the tensor cores' speed. `right` are the strides from one column of the
+/// result to the next and along the sum.
 fn multiply_ourselves(
     product: &StoredProduct,
     rows: &Range<usize>,
