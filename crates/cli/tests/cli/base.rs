@@ -28,7 +28,11 @@ fn auto_takes_as_many_bits_as_fit_and_says_why() {
         assert!(said.stderr.contains(expected), "{card}: {}", said.stderr);
     }
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 3060", "--gpu", "7GiB", "--base", "auto"]).ok();
-    assert!(said.stderr.contains(", int8 needs 9.") && said.stderr.contains("the budget is 7.00 GiB"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains(", int8 needs 9.") && said.stderr.contains("the budget is 7.00 GiB"),
+        "{}",
+        said.stderr
+    );
     // Where nothing fits, the refusal is about the fewest bits.
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 3060", "--gpu", "4GiB", "--base", "auto"]);
     assert_eq!(said.code, Some(3));
@@ -94,12 +98,15 @@ fn formats_that_mean_nothing_for_a_run_are_refused() {
     // A folder that is quantised already has its format, and cannot be trained itself.
     let config = world.text("model/config.json");
     let quantized = |quantization: &str| {
-        world.write("model/config.json", config.replacen('{', &format!("{{\"quantization_config\": {quantization},"), 1));
+        world.write(
+            "model/config.json",
+            config.replacen('{', &format!("{{\"quantization_config\": {quantization},"), 1),
+        );
     };
     quantized(r#"{"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"}"#);
     check(
         &[],
-        "error: `base`: the weights of the model are stored in nf4 and cannot be trained themselves\n\
+        "error: the weights of the model are stored in nf4 and cannot be trained themselves\n\
          hint: train adapters, as in method: {lora: {r: 16}}\n\
          hint: or set `model` to the folder of the model that they were made from\n",
     );
@@ -110,7 +117,11 @@ fn formats_that_mean_nothing_for_a_run_are_refused() {
     );
     quantized(r#"{"quant_method": "gptq", "bits": 4}"#);
     let said = world.run(&["train", "run.yaml", "--quiet", "--device", "cpu", "--set", LORA]);
-    assert!(said.stderr.contains("the weights in model are stored as `gptq`, which is not supported"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("the weights in model are stored as `gptq`, which is not supported"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
@@ -123,7 +134,8 @@ fn an_adapter_knows_its_base() {
     };
     for format in FORMATS {
         let out = format!("out-{format}");
-        let train = ["train", "run.yaml", "--quiet", "--out", &out, "--set", LORA, "--set", "optimizer.lr=0.05"];
+        let train = ["train", "run.yaml", "--quiet", "--out", &out, "--set", LORA];
+        let train = [&train[..], &["--set", "optimizer.lr=0.05", "--set", "save.every=2"]].concat();
         world.run(&[&train[..], &["--base", format]].concat()).ok();
         let adapter = format!("{out}/final");
         let config: Json = world.json(&format!("{adapter}/base_quantization.json"));
