@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use plimsoll_conformance::{F32_SUMS, Random, Rounding, SIXTEEN, Suite, Tensor, fp8_sums_of, sums_of};
-use plimsoll_graph::ops::{Cols, Dest, FP8_ROWS, Linear, LinearKind};
+use plimsoll_graph::ops::{Cols, Dest, FP8_ROWS, Linear, LinearKind, decoded_parts};
 use plimsoll_graph::{Code, DType, E4M3_MAX, Scales, Shape, Storage, WeightFormat};
 use plimsoll_runtime::Active;
 
@@ -32,7 +32,7 @@ const FOUR_BITS: [Size; 6] = [
 /// As many elements as share nested scales, once and several times.
 const NESTED: [Size; 4] = [size(9, 7, 128, 128), size(5, 5, 4096, 12), size(6, 3, 3, 16384), size(35, 33, 512, 96)];
 /// Any rows have scales of their own.
-const ROWS: [Size; 7] = [
+const ROWS: [Size; 8] = [
     size(1, 1, 1, 1),
     size(1, 1, 17, 5),
     size(5, 5, 1, 9),
@@ -40,6 +40,7 @@ const ROWS: [Size; 7] = [
     size(33, 21, 65, 31),
     size(130, 127, 70, 150),
     size(70, 66, 40, 400),
+    size(12, 11, 72, 41),
 ];
 
 /// All of `y`, a run in the middle of it, and a run that ends it.
@@ -221,9 +222,22 @@ fn eight_bits_beside_sixteen() {
     check_all_sixteen(WeightFormat::E4m3, 75);
 }
 
-/// More rows than are rounded at a time come last.
-const FP8_SIZES: [Size; 8] =
-    [ROWS[0], ROWS[1], ROWS[2], ROWS[3], ROWS[4], ROWS[5], ROWS[6], size(FP8_ROWS + 60, FP8_ROWS + 52, 24, 30)];
+/// Sizes that a library of products takes, multiples of sixteen, beside those that it does not. More rows than are rounded
+/// at a time come last.
+const FP8_SIZES: [Size; 12] = [
+    ROWS[0],
+    ROWS[1],
+    ROWS[2],
+    ROWS[3],
+    ROWS[4],
+    ROWS[5],
+    ROWS[6],
+    ROWS[7],
+    size(5, 3, 16, 32),
+    size(35, 33, 304, 64),
+    size(FP8_ROWS + 60, FP8_ROWS + 52, 24, 30),
+    size(FP8_ROWS + 60, FP8_ROWS + 52, 32, 48),
+];
 
 #[test]
 fn codes_by_codes() {
@@ -249,6 +263,23 @@ fn codes_by_codes_beside_sixteen_bits() {
                 suite.check_stored(&format!("{size:?}"), op.clone(), &inputs, active, rounding);
             }
         }
+    }
+}
+
+/// So large a weight is decoded, or its codes transposed, in two parts: whole packs of it, and sizes a library takes.
+#[test]
+fn parts_of_a_weight() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(78));
+    let size = size(3, 3, 4112, 8208);
+    let op = |kind, fp8| Linear { kind, fp8, ..Linear::forward() };
+    for (kind, format, fp8) in
+        [(LinearKind::InputGrad, WeightFormat::Nf4, false), (LinearKind::InputGrad, WeightFormat::E4m3, true)]
+    {
+        let op = op(kind, fp8);
+        assert_eq!(decoded_parts(kind, &Shape::new(&[size.out, size.features])).count(), 2);
+        let inputs = inputs(random, &op, size, format, DType::BF16);
+        let sums = if fp8 { fp8_sums_of(depth(&op, size)) } else { sums_of(depth(&op, size)) };
+        suite.check_stored(&format!("{format:?} {size:?}"), op, &inputs, Active::one(3, 1), Rounding::once(sums));
     }
 }
 

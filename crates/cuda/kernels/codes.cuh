@@ -3,8 +3,8 @@
 
 #include "plimsoll.cuh"
 
-// Seven decades below one, each divided evenly, the higher the finer, and zero. `magnitude` counts from zero up, and `parts`
-// are those of the lowest decade.
+// Seven decades below one, each divided evenly, the higher the finer, and zero. `magnitude` counts from zero up, and
+// `parts` are those of the lowest decade.
 __host__ __device__ constexpr float dynamic_number(u32 magnitude, u32 parts) {
     const double sizes[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
     if (magnitude == 0) return 0.0f;
@@ -28,8 +28,8 @@ struct DynamicSigned {
     }
 };
 
-// A sign, four bits of exponent and three of fraction: as bits of a float too small by 2¹²⁰, which puts subnormal numbers
-// right as well. The last number of the exponent is none.
+// A sign, four bits of exponent and three of fraction: the bits of a float too small by 2¹²⁰, subnormal ones as well. The
+// last number of the exponent is none.
 __device__ __forceinline__ float e4m3_number(u32 code) {
     const float small = __uint_as_float((code & 0x80u) << 24 | (code & 0x7fu) << 20);
     return (code & 0x7fu) == 0x7fu ? __int_as_float(0x7fffffff) : small * 0x1p120f;

@@ -54,8 +54,8 @@ template <int N> __device__ __forceinline__ float largest_of(float largest, cons
     return largest;
 }
 
-// One block per row of `cols` elements, `stride` apart. Columns are multiplied by `col_scales` first, if there are any. A row
-// of zeros has the scale zero; what is no number stays none.
+// One block per row of `cols` elements, `stride` apart. Columns are multiplied by `col_scales` first, if there are any. A
+// row of zeros has the scale zero; what is no number stays none.
 template <typename T>
 __device__ __forceinline__ void round_rows_packed(const T* from, const float* col_scales, u8* to, float* scale, u32 cols) {
     constexpr int N = Pack<T>::N;
@@ -137,8 +137,8 @@ __device__ __forceinline__ void transpose_words(u32 a, u32 b, u32 c, u32 d, u32 
     out[3] = __byte_perm(high_ab, high_cd, 0x7632);
 }
 
-// `width` columns of `rows` rows that are `stride` apart, to rows of `rows` codes one behind another; all multiples of sixteen,
-// as are the addresses. The scale of what is now a row is one.
+// `width` columns of `rows` rows that are `stride` apart, to rows of `rows` codes one behind another. All are multiples of
+// sixteen, as are the addresses. The scale of what is now a row is one.
 PLIMSOLL_EXPORT __launch_bounds__(TILE_THREADS)
     transpose_codes(const u8* from, u8* to, float* ones, u32 rows, u32 width, u64 stride) {
     // Vectors of a row are turned on by one for every sixteen rows: a column of words then lies in all banks.

@@ -129,17 +129,20 @@ impl Blas {
 
     /// Queues the product on the compute stream. An empty one leaves the result as it is.
     pub(crate) fn run(&self, device: &Device, product: &Product, workspace: (u64, usize)) -> Result<Bias, CudaError> {
-        self.run_with(device, product, None, workspace)
+        self.run_with(device, product, None, workspace)?.ok_or_else(|| CudaError::Blas {
+            call: "cublasLtMatmulAlgoGetHeuristic",
+            reason: format!("nothing for {product:?}"),
+        })
     }
 
-    /// The same of factors that are codes, with scales for their rows and columns.
+    /// The same of factors that are codes, with scales for their rows and columns. `None` where the library has nothing for it.
     pub(crate) fn run_codes(
         &self,
         device: &Device,
         product: &Product,
         codes: Codes,
         workspace: (u64, usize),
-    ) -> Result<Bias, CudaError> {
+    ) -> Result<Option<Bias>, CudaError> {
         self.run_with(device, product, Some(codes), workspace)
     }
 
@@ -149,25 +152,22 @@ impl Blas {
         product: &Product,
         codes: Option<Codes>,
         workspace: (u64, usize),
-    ) -> Result<Bias, CudaError> {
+    ) -> Result<Option<Bias>, CudaError> {
         if product.rows == 0 || product.cols == 0 || product.depth == 0 {
-            return Ok(Bias::Done);
+            return Ok(Some(Bias::Done));
         }
         let prepared = |product: &Product| self.prepared(product.key(codes, workspace.1));
         if let Some(prepared) = prepared(product)? {
             self.execute(device, product, codes, &prepared, workspace)?;
-            return Ok(Bias::Done);
+            return Ok(Some(Bias::Done));
         }
         let plain = Product { bias: None, ..*product };
         match (product.bias, prepared(&plain)?) {
             (Some(_), Some(prepared)) => {
                 self.execute(device, &plain, codes, &prepared, workspace)?;
-                Ok(Bias::Left)
+                Ok(Some(Bias::Left))
             }
-            _ => Err(CudaError::Blas {
-                call: "cublasLtMatmulAlgoGetHeuristic",
-                reason: format!("nothing for {product:?}"),
-            }),
+            _ => Ok(None),
         }
     }
 

@@ -33,6 +33,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "draw.cu",
     "elementwise.cu",
     "embedding.cu",
+    "few_rows.cu",
     "fp8.cu",
     "gated_adapters_bf16.cu",
     "gated_adapters_f16.cu",
@@ -84,6 +85,7 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "optimizer.cuh",
     "pairs.cuh",
     "plimsoll.cuh",
+    "stored.cuh",
     "tensor_cores.cuh",
 ];
 

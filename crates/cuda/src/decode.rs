@@ -16,6 +16,7 @@ const WARPS: usize = 8;
 const TURNS: usize = 4;
 const BLOCK_ROWS: usize = WARPS * TURNS;
 const BLOCK_COLS: usize = WARP * PACK;
+const THREADS: u32 = (WARPS * WARP) as u32;
 /// Elements that share a scale in the format of four bits that is read in packs.
 const NF4_BLOCK: usize = 64;
 
@@ -64,20 +65,45 @@ impl StoredWeight {
         part: &Range<usize>,
         to: u64,
     ) -> Result<(), RuntimeError> {
-        let code = self.code_name(call)?;
         let suffix = type_suffix(self.element).ok_or_else(|| call.unsupported(self.element))?;
         let view = View::new(self, kind, part);
-        let args = Args::new().ptr(self.codes).ptr(self.scales).ptr(self.nested).ptr(to).u64(view.total as u64);
+        let args = self.args(Args::new()).ptr(to).u64(view.total as u64);
         let args = args.u32(view.width as u32).u64(view.stride as u64).u64(view.first as u64);
         if view.packed {
             let rows = view.total.div_ceil(view.width.max(1));
             let grid = (rows.div_ceil(BLOCK_ROWS) as u32, view.width.div_ceil(BLOCK_COLS) as u32, 1);
-            let args = args.u32(view.first_row as u32);
-            return call.launch(MODULE, &format!("decode_{code}_{suffix}"), grid, (WARPS * WARP) as u32, 0, args);
+            let kernel = format!("decode_{}_{suffix}", self.kernel_name(call)?);
+            return call.launch(MODULE, &kernel, grid, THREADS, 0, args.u32(view.first_row as u32));
         }
-        let grid = (view.total.div_ceil(WARPS * WARP) as u32, 1, 1);
+        let grid = (view.total.div_ceil(THREADS as usize) as u32, 1, 1);
         let args = args.u64(self.format.elements as u64);
-        call.launch(MODULE, &format!("decode_any_{code}_{suffix}"), grid, (WARPS * WARP) as u32, 0, args)
+        call.launch(MODULE, &format!("decode_any_{}_{suffix}", self.code_name(call)?), grid, THREADS, 0, args)
+    }
+
+    /// Where it lies, as kernels take it.
+    pub(crate) fn args(&self, args: Args) -> Args {
+        args.ptr(self.codes).ptr(self.scales).ptr(self.nested)
+    }
+
+    /// Whether the elements of every pack have one scale, as kernels that read packs have it.
+    fn shares_scales(&self) -> bool {
+        match (self.format.code, self.format.scales) {
+            (Code::Nf4, _) => self.format.elements == NF4_BLOCK,
+            (_, scales) => self.format.elements == self.cols() && scales == Scales::F32,
+        }
+    }
+
+    /// Whether rows are whole packs.
+    pub(crate) fn rows_are_packs(&self) -> bool {
+        self.shares_scales() && self.cols().is_multiple_of(PACK)
+    }
+
+    /// What kernels that read packs are called after.
+    pub(crate) fn kernel_name(&self, call: &Call) -> Result<&'static str, RuntimeError> {
+        match self.format.scales {
+            Scales::Nested if self.format.code == Code::Nf4 => Ok("nf4_nested"),
+            _ => self.code_name(call),
+        }
     }
 
     fn code_name(&self, call: &Call) -> Result<&'static str, RuntimeError> {
@@ -106,27 +132,20 @@ struct View {
 
 impl View {
     fn new(weight: &StoredWeight, kind: LinearKind, part: &Range<usize>) -> Self {
-        let (rows, cols, format) = (weight.rows(), weight.cols(), weight.format);
+        let (rows, cols) = (weight.rows(), weight.cols());
         let (rows, width, first, first_row) = match kind {
             LinearKind::Forward => (part.len(), cols, part.start * cols, part.start),
             _ => (rows, part.len(), part.start, 0),
         };
         let total = rows * width;
         let packs = |size: usize| size.is_multiple_of(PACK);
-        match (format.code, format.scales) {
-            // Elements that lie in one piece need no rows: any length will do that ends with a block.
-            (Code::Nf4, _) if format.elements == NF4_BLOCK && width == cols && packs(first) && packs(total) => {
-                Self { total, width: BLOCK_COLS, stride: BLOCK_COLS, first, first_row, packed: true }
-            }
-            (code, scales) => {
-                let shares = match code {
-                    Code::Nf4 => format.elements == NF4_BLOCK,
-                    _ => format.elements == cols && scales == Scales::F32,
-                };
-                let packed = shares && packs(cols) && packs(width) && packs(first);
-                Self { total, width, stride: cols, first, first_row, packed }
-            }
+        let one_piece = width == cols && packs(first) && packs(total);
+        if weight.format.code == Code::Nf4 && weight.shares_scales() && one_piece {
+            // Blocks go on from row to row, so any length will do for these.
+            return Self { total, width: BLOCK_COLS, stride: BLOCK_COLS, first, first_row, packed: true };
         }
+        let packed = weight.rows_are_packs() && packs(width) && packs(first);
+        Self { total, width, stride: cols, first, first_row, packed }
     }
 }
 

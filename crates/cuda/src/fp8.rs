@@ -1,5 +1,5 @@
-//! Products of codes: rows rounded to e4m3 with a scale each, by a weight of rows of e4m3. Both factors lie along the sum, as
-//! the library wants them; for the input's gradient the weight's codes are transposed a part at a time.
+//! Products of codes: rows rounded to e4m3 with a scale each, by a weight of rows of e4m3. Both factors lie along the sum,
+//! as the library wants them; for the input's gradient the weight's codes are transposed a part at a time.
 
 use std::ops::Range;
 
@@ -52,23 +52,21 @@ fn runs(rows: usize) -> impl Iterator<Item = Range<usize>> {
 /// The weight's codes lie as the product reads them, so all columns are multiplied at once.
 fn forward(product: &StoredProduct) -> Result<(), RuntimeError> {
     let (weight, all) = (&product.weight, 0..product.across());
+    let right = Right { codes: weight.codes, scales: weight.scales, fast: FAST_FORWARD };
     for rows in runs(product.left.rows) {
         round_rows(product, &rows, 0)?;
-        let done = match library_workspace(product, &all, 0) {
-            Some(own) => {
-                let codes =
-                    Codes { left_scales: product.scratch.row_scales, right_scales: weight.scales, fast: FAST_FORWARD };
-                multiply_by_library(product, &rows, &all, weight.codes, codes, own)?
-            }
-            None => multiply_ourselves(product, &rows, &all, weight.scales, [weight.cols(), 1])?,
-        };
+        let mut done = None;
+        if by_library(product, &all) {
+            done = multiply_by_library(product, &rows, &all, right, product.scratch.own)?;
+        }
+        let done =
+            done.map_or_else(|| multiply_ourselves(product, &rows, &all, weight.scales, [weight.cols(), 1]), Ok)?;
         product.finish(&rows, &all, done)?;
     }
     Ok(())
 }
 
-/// Parts of the weight are transposed, runs of rows rounded, and every pair multiplied; what is the larger of the two is made
-/// once.
+/// Parts of the weight are transposed, runs of rows rounded, and every pair multiplied; what is more work is done once.
 fn input_grad(product: &StoredProduct) -> Result<(), RuntimeError> {
     let (parts, runs): (Vec<_>, Vec<_>) = (product.parts().collect(), runs(product.left.rows).collect());
     let weight_bytes = 2 * product.depth * product.across();
@@ -86,19 +84,16 @@ fn input_grad(product: &StoredProduct) -> Result<(), RuntimeError> {
             round_rows(product, rows, product.weight.scales)?;
             rounded = Some(rows);
         }
-        let done = match library_workspace(product, part, part.len() * DType::F32.bytes()) {
-            Some(own) => {
-                let ones = product.scratch.own.0;
-                if transposed != Some(part) {
-                    transpose(product, part, ones)?;
-                    transposed = Some(part);
-                }
-                let codes =
-                    Codes { left_scales: product.scratch.row_scales, right_scales: ones, fast: FAST_INPUT_GRAD };
-                multiply_by_library(product, rows, part, product.scratch.weight, codes, own)?
+        let mut done = None;
+        if let Some((ones, rest)) = room_for_ones(product, part).filter(|_| by_library(product, part)) {
+            if transposed != Some(part) {
+                transpose(product, part, ones)?;
+                transposed = Some(part);
             }
-            None => multiply_ourselves(product, rows, part, 0, [1, product.weight.cols()])?,
-        };
+            let right = Right { codes: product.scratch.weight, scales: ones, fast: FAST_INPUT_GRAD };
+            done = multiply_by_library(product, rows, part, right, rest)?;
+        }
+        let done = done.map_or_else(|| multiply_ourselves(product, rows, part, 0, [1, product.weight.cols()]), Ok)?;
         product.finish(rows, part, done)?;
     }
     Ok(())
@@ -167,41 +162,53 @@ fn transpose(product: &StoredProduct, part: &Range<usize>, ones: u64) -> Result<
     product.call.launch(MODULE, "transpose_codes", grid, TILE_THREADS, 0, args)
 }
 
-/// What is left of the product's own scratch behind `taken` bytes, where the library multiplies these codes; `None` where it
-/// does not. Sizes decide, not addresses: what begins anywhere begins at a multiple of more than the library wants.
-fn library_workspace(product: &StoredProduct, part: &Range<usize>, taken: usize) -> Option<(u64, usize)> {
+/// Whether the library multiplies codes of such sizes. They decide, not addresses: what begins anywhere begins at a multiple
+/// of more than the library wants.
+fn by_library(product: &StoredProduct, part: &Range<usize>) -> bool {
     let aligned = |bytes: usize| bytes.is_multiple_of(LIBRARY_ALIGNMENT);
-    let result_bytes = product.result.dtype.bytes();
     let first_bytes = (product.result_at(0, part) - product.result.ptr) as usize;
+    let result = aligned(product.result.cols * product.result.dtype.bytes()) && aligned(first_bytes);
     let sizes = aligned(product.depth) && aligned(part.len()) && aligned(product.weight.cols());
-    let result = aligned(product.result.cols * result_bytes) && aligned(first_bytes);
-    let (start, bytes) = product.scratch.own;
-    let taken = taken.next_multiple_of(SCRATCH_ALIGNMENT);
-    let fits = product.call.device.multiplies_codes() && sizes && result && taken <= bytes;
-    fits.then(|| (start + taken as u64, bytes - taken))
+    product.call.device.multiplies_codes() && sizes && result
 }
 
+/// A part's scales, which are ones, at the beginning of the product's own scratch, and the rest of that.
+fn room_for_ones(product: &StoredProduct, part: &Range<usize>) -> Option<(u64, (u64, usize))> {
+    let (start, bytes) = product.scratch.own;
+    let taken = (part.len() * DType::F32.bytes()).next_multiple_of(SCRATCH_ALIGNMENT);
+    Some((start, (start + taken as u64, bytes.checked_sub(taken)?)))
+}
+
+/// Codes that lie along the sum, one row of them for each column of the result, with a scale.
+#[derive(Clone, Copy)]
+struct Right {
+    codes: u64,
+    scales: u64,
+    fast: bool,
+}
+
+/// `None` where the library has nothing for it.
 fn multiply_by_library(
     product: &StoredProduct,
     rows: &Range<usize>,
     part: &Range<usize>,
-    right: u64,
-    codes: Codes,
+    right: Right,
     workspace: (u64, usize),
-) -> Result<Bias, RuntimeError> {
+) -> Result<Option<Bias>, RuntimeError> {
     let left = Factor::new(product.scratch.rows, product.depth);
-    let mut of_codes = product.product(rows, part, left, Factor::new(right, product.depth).transposed());
+    let mut of_codes = product.product(rows, part, left, Factor::new(right.codes, product.depth).transposed());
     of_codes.dtype = DType::E4m3;
     // The library adds biases of sixteen bits alone to sums of codes.
     let bias = of_codes.bias.take_if(|_| product.result.dtype == DType::F32);
+    let codes = Codes { left_scales: product.scratch.row_scales, right_scales: right.scales, fast: right.fast };
     let call = product.call;
     let done = call.device.blas().run_codes(call.device, &of_codes, codes, workspace);
     let done = done.map_err(|error| call.error(error))?;
-    Ok(if bias.is_some() { Bias::Left } else { done })
+    Ok(done.map(|done| if bias.is_some() { Bias::Left } else { done }))
 }
 
-/// By a kernel for any sizes, at a fraction of the tensor cores' speed. `right` are the strides from one column of the result
-/// to the next and along the sum.
+/// By a kernel for any sizes, at a fraction of the tensor cores' speed. `right` are the strides from one column of the
+/// result to the next and along the sum.
 fn multiply_ourselves(
     product: &StoredProduct,
     rows: &Range<usize>,

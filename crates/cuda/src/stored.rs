@@ -11,8 +11,8 @@ use plimsoll_runtime::RuntimeError;
 use crate::blas::{Bias, Factor, Onto, Product};
 use crate::call::{Call, Operand, type_suffix};
 use crate::decode::StoredWeight;
-use crate::fp8;
 use crate::linear::{add_bias, first_col, multiply};
+use crate::{few_rows, fp8};
 
 /// Whether the operator's weight is stored in few bits.
 pub(crate) fn is_stored(op: &Linear, call: &Call) -> bool {
@@ -28,7 +28,10 @@ pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
     if product.left.rows == 0 {
         return Ok(());
     }
-    if op.fp8 { fp8::run(&product) } else { product.decoded() }
+    if op.fp8 {
+        return fp8::run(&product);
+    }
+    few_rows::run(&product).unwrap_or_else(|| product.decoded())
 }
 
 /// One product, whatever its kind: rows of `left`, and parts of the weight that are columns of `result`.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use plimsoll_data::{Amount, Dataset};
+use plimsoll_graph::WeightFormat;
 use plimsoll_train::{LearningRate, Spec};
 
 use crate::config::{Length, RunConfig};
@@ -11,6 +12,8 @@ use crate::config::{Length, RunConfig};
 pub enum Warning {
     /// Sequences may have more positions than the model was made for.
     Positions { max_length: u64, positions: u64 },
+    /// Four bits of each weight are few where there are few weights.
+    SmallBase { parameters: u64 },
     /// The learning rate never reaches its peak.
     WarmUp { updates: u64, warmup: u64 },
     /// A key that needs evaluation data, where there is none.
@@ -22,10 +25,16 @@ pub enum Warning {
 }
 
 /// What can be said without data.
-pub fn of_model(run: &RunConfig, spec: &Spec) -> Option<Warning> {
+pub fn of_model(run: &RunConfig, spec: &Spec) -> Vec<Warning> {
     let (max_length, positions) = (run.data.max_length, spec.model.config.max_position as u64);
-    (max_length > positions).then_some(Warning::Positions { max_length, positions })
+    let long = (max_length > positions).then_some(Warning::Positions { max_length, positions });
+    let parameters = spec.model.config.parameter_count() as u64;
+    let small = spec.recipe.base == Some(WeightFormat::Nf4) && parameters < NF4_PARAMETERS_MIN;
+    long.into_iter().chain(small.then_some(Warning::SmallBase { parameters })).collect()
 }
+
+/// Below it, nf4 is known to cost more than a few percent of perplexity (docs/measurements.md).
+const NF4_PARAMETERS_MIN: u64 = 1_000_000_000;
 
 /// What is left to be said of a run of so many updates.
 pub fn of_run(
@@ -61,6 +70,12 @@ impl fmt::Display for Warning {
             Self::Positions { max_length, positions } => write!(
                 f,
                 "`data.max_length` is {max_length}, but the model was made for sequences of at most {positions} tokens"
+            ),
+            Self::SmallBase { parameters } => write!(
+                f,
+                "`base` is nf4, and the model has {} million parameters: small models lose by nf4 what adapters must first \
+                 learn again; `base: int8` loses a tenth as much",
+                parameters / 1_000_000
             ),
             Self::WarmUp { updates, warmup } => write!(
                 f,

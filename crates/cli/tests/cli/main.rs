@@ -4,6 +4,7 @@ mod adapters;
 mod bad_data;
 mod bad_model;
 mod bad_run;
+mod base;
 mod bench;
 mod dashboard;
 mod data;
