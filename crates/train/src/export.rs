@@ -9,7 +9,7 @@ use plimsoll_runtime::weights::{OutTensor, ReadRegion, write_safetensors};
 use serde_json::{Value as Json, json};
 
 use crate::adapter_folder::{BASE_FILE, base_file};
-use crate::weights::adapter_prefix;
+use crate::weights::{adapter_prefix, coded_place};
 use crate::{Session, TrainError};
 
 /// Name and content of files that are written as they are.
@@ -132,8 +132,13 @@ fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
         let prefix = if kind == ParameterKind::Adapter { adapter_prefix(parameter) } else { "" };
         let dtype = session.executor().plan().slots.get(parameter.slot).dtype();
         for tensor in &parameter.tensors {
-            let region = session.rows_region(parameter.slot, tensor.first_row, tensor.shape.rows());
-            tensors.push(OutTensor { name: format!("{prefix}{}", tensor.name), shape: tensor.shape, dtype, region });
+            let coded = coded_place(session, parameter.slot, tensor);
+            let region = match &coded {
+                Some(place) => place.region,
+                None => session.rows_region(parameter.slot, tensor.first_row, tensor.shape.rows()),
+            };
+            let (name, shape) = (format!("{prefix}{}", tensor.name), tensor.shape);
+            tensors.push(OutTensor { name, shape, dtype, region, coded });
         }
     }
     tensors

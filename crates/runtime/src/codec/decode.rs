@@ -40,8 +40,7 @@ impl<'a> CodedWeight<'a> {
             Scales::F32 => float(self.scales, block),
             Scales::Nested => {
                 let group = block / NESTED_SCALES;
-                let number = Code::DynamicSigned.numbers()[usize::from(self.scales[block])];
-                number * float(self.nested, 2 * group) + float(self.nested, 2 * group + 1)
+                nested_scale(self.scales[block], float(self.nested, 2 * group), float(self.nested, 2 * group + 1))
             }
         }
     }
@@ -95,6 +94,20 @@ impl<'a> CodedWeight<'a> {
             *last = upper(codes[codes.len() - 1]);
         }
     }
+}
+
+/// What the code of a nested scale stands for.
+pub(crate) fn nested_scale(code: u8, scale: f32, offset: f32) -> f32 {
+    Code::DynamicSigned.numbers()[usize::from(code)] * scale + offset
+}
+
+/// The numbers from the element `first` on of whole blocks, whose codes and scales these are.
+pub(crate) fn decode_blocks(format: &BlockFormat, mut codes: Vec<u8>, scales: &[f32], first: usize, out: &mut [f32]) {
+    let format = BlockFormat { scales: Scales::F32, ..*format };
+    let elements = scales.len() * format.elements;
+    codes.resize(format.scales_at(elements).expect("a piece of a tensor"), 0);
+    codes.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+    CodedWeight::new(format, elements, &codes).expect("codes and scales are there").decode(first, out);
 }
 
 fn float(bytes: &[u8], index: usize) -> f32 {

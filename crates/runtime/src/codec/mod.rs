@@ -10,6 +10,7 @@ mod encode;
 mod tests;
 
 pub use decode::{CodedWeight, round_row_to_e4m3};
+pub(crate) use decode::{decode_blocks, nested_scale};
 pub use encode::{encode, nest, nested_pairs};
 
 use plimsoll_graph::{BlockFormat, WeightFormat};
