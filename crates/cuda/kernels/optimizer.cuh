@@ -207,15 +207,24 @@ struct DynamicNumbers {
     }
 };
 
-// The code of the nearest number, the lower one of two. It is found by arithmetic, which may miss it by one where decades
-// meet, and then compared with its neighbours' middles: searching the table would take four times as many accesses.
+// The code of the nearest number. It is found by arithmetic, which may miss it by one where decades meet, and then compared with
+// what lies halfway to its neighbours. Neither a search of the table nor functions that few units compute: this is most of
+// what an update does.
 template <u32 PARTS> __device__ __forceinline__ u32 nearest_code(const DynamicTable& table, float number) {
     const float size = fabsf(number);
-    const float decade = fminf(fmaxf(floorf(__log2f(size) * 0.30103f) + 7.0f, 0.0f), 6.0f);
-    const u32 divided = PARTS << u32(decade);
-    // The size as a share of its decade's end, over the width of a part.
-    const float place = fmaf(size, exp2f((6.0f - decade) * 3.3219281f), -0.1f) * (float(divided) / 0.9f);
-    const u32 magnitude = divided + u32(fminf(fmaxf(place, 0.0f), float(divided - 1))) - PARTS + 1;
+    // The inverse of the decade's end, and the parts it is divided into.
+    float inverse = 1e6f, parts = PARTS;
+    if (size > 1e-6f) inverse = 1e5f, parts = PARTS << 1;
+    if (size > 1e-5f) inverse = 1e4f, parts = PARTS << 2;
+    if (size > 1e-4f) inverse = 1e3f, parts = PARTS << 3;
+    if (size > 1e-3f) inverse = 1e2f, parts = PARTS << 4;
+    if (size > 1e-2f) inverse = 1e1f, parts = PARTS << 5;
+    if (size > 1e-1f) inverse = 1.0f, parts = PARTS << 6;
+    // Of the part's beginning and end, rounding finds the beginning.
+    const float part = fmaf(fmaf(size, inverse, -0.1f) * (1.0f / 0.9f), parts, -0.5f);
+    const float from_zero = parts + fminf(fmaxf(part, 0.0f), parts - 1.0f) - float(PARTS - 1);
+    // Beyond 2²³ the fraction's bits count ones.
+    const u32 magnitude = __float_as_uint(from_zero + 8388608.0f) & 0x1ffu;
     u32 code = PARTS == 1 ? (number < 0.0f ? 127 - magnitude : 127 + magnitude) : magnitude;
     const float below = code > 0 ? table.middles[code - 1] : __int_as_float(0xff800000);
     if (number > table.middles[code]) code++;
@@ -258,11 +267,9 @@ __device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int co
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) scale = fmaxf(scale, __shfl_xor_sync(0xffffffffu, scale, lanes));
     LaneCodes lane;
+    const float inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
 #pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) {
-        const float share = scale > 0.0f ? __fdiv_rn(in[i], scale) : 0.0f;
-        lane.codes[i] = (unsigned char)nearest_code<PARTS>(table, share);
-    }
+    for (int i = 0; i < INT8_LANE; i++) lane.codes[i] = (unsigned char)nearest_code<PARTS>(table, in[i] * inverse);
     if (count == INT8_LANE) {
         *reinterpret_cast<uint2*>(state + at) = lane.all;
     } else {

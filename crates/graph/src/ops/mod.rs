@@ -29,7 +29,7 @@ pub use linear::{
     BiasGrad, Cols, DECODED_ELEMENTS_MAX, DECODED_WIDTH, DROPOUT_ROWS, DecodedScratch, Dest, FP8_ROWS, InnerDropout,
     Linear, LinearKind, decoded_parts, decoded_width,
 };
-pub use loss::{LastLogits, LossGrad, VocabLoss};
+pub use loss::{LastLogits, LossGrad, VocabLoss, logits_stride};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{
     ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,
