@@ -190,7 +190,10 @@ fn added(op: &Linear) -> f64 {
 fn check_all_sixteen(format: WeightFormat, seed: u64) {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(seed));
     for size in sizes(format) {
-        for op in variants(size.out, false).into_iter().filter(|op| op.alpha != 1.0) {
+        // Of a single sum, what is rounded apart may be many times the result.
+        let single = size.tokens * size.out == 1;
+        let tells = |op: &Linear| op.alpha != 1.0 && !(single && added(op) > 0.0);
+        for op in variants(size.out, false).into_iter().filter(tells) {
             for element in SIXTEEN {
                 let (inputs, active) = (inputs(random, &op, size, format, element), Active::one(size.tokens, 1));
                 let rounding = Rounding::once(sums_of(depth(&op, size))).within(added(&op));

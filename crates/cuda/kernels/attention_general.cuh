@@ -47,6 +47,16 @@ struct Shaped {
     }
 };
 
+// Most tiles have no pair of rows that do not see each other: the question is asked of the tile first, and where its answer is
+// known the loops over pairs are compiled without it.
+//
+// Whether all queries of a range see all keys of another, and all of them exist.
+__device__ __forceinline__ bool is_whole(const Shape& shape, int first_query, int queries, int last_query, int first_key,
+                                         int keys, int last_key) {
+    const bool exist = first_query + queries <= last_query && first_key + keys <= last_key;
+    return exist && (!shape.causal || all_seen(first_query, queries, first_key, keys, shape.window));
+}
+
 __device__ __forceinline__ u32 aligned_memory() { return (shared_address(memory) + 1023) & ~1023u; }
 
 PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
@@ -98,17 +108,23 @@ PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
         copies_commit();
         score<KEYS>(s, q, 0, k_tile(tile));
         const BiasTile<KEYS> bias = bias_tile(tile);
+        const auto shape_scores = [&](bool masked) {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+            for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int row = own.row + i / 2 * 8, column = n * 8 + own.column + i % 2;
-                const int query = first_query + row, key = tile * KEYS + column;
-                float value = Shaped(shape, s[n][i]).value;
-                if (shape.bias != nullptr) value += bias.entry(column, row, OWN);
-                s[n][i] = key < keys.length && shape.visible(query, key) ? value : MINUS_INFINITY;
+                for (int i = 0; i < 4; i++) {
+                    const int row = own.row + i / 2 * 8, column = n * 8 + own.column + i % 2;
+                    const int query = first_query + row, key = tile * KEYS + column;
+                    float value = Shaped(shape, s[n][i]).value;
+                    if (shape.bias != nullptr) value += bias.entry(column, row, OWN);
+                    const bool seen = !masked || (key < keys.length && shape.visible(query, key));
+                    s[n][i] = seen ? value : MINUS_INFINITY;
+                }
             }
-        }
+        };
+        // Queries that do not exist are not stored.
+        if (is_whole(shape, first_query, OWN, first_query + OWN, tile * KEYS, KEYS, keys.length)) shape_scores(false);
+        else shape_scores(true);
         softmax.absorb<KEYS>(s);
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
@@ -232,21 +248,25 @@ PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
         score<KEYS>(s, q, 0, k_tile(tile));
         score<KEYS>(d_p, d, 0, v_tile(tile));
         const BiasTile<KEYS> bias = bias_tile(tile);
+        const auto differentiate = [&](bool masked) {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+            for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int row = own.row + i / 2 * 8, column = n * 8 + own.column + i % 2;
-                const int query = first_query + row, key = tile * KEYS + column;
-                Shaped shaped(shape, s[n][i]);
-                if (shape.bias != nullptr) shaped.value += bias.entry(column, row, OWN);
-                const bool seen = row < rows && key < keys.length && shape.visible(query, key);
-                const float chance = seen ? exp2_fast((shaped.value - own_lse[i / 2]) * LOG2_E) : 0.0f;
-                // Of the score, then of the scaled product.
-                d_p[n][i] = chance * (d_p[n][i] - own_delta[i / 2]);
-                s[n][i] = d_p[n][i] * shaped.slope;
+                for (int i = 0; i < 4; i++) {
+                    const int row = own.row + i / 2 * 8, column = n * 8 + own.column + i % 2;
+                    const int query = first_query + row, key = tile * KEYS + column;
+                    Shaped shaped(shape, s[n][i]);
+                    if (shape.bias != nullptr) shaped.value += bias.entry(column, row, OWN);
+                    const bool seen = !masked || (row < rows && key < keys.length && shape.visible(query, key));
+                    const float chance = seen ? exp2_fast((shaped.value - own_lse[i / 2]) * LOG2_E) : 0.0f;
+                    // Of the score, then of the scaled product.
+                    d_p[n][i] = chance * (d_p[n][i] - own_delta[i / 2]);
+                    s[n][i] = d_p[n][i] * shaped.slope;
+                }
             }
-        }
+        };
+        if (is_whole(shape, first_query, OWN, place.length, tile * KEYS, KEYS, keys.length)) differentiate(false);
+        else differentiate(true);
         if (has_sums) {
             const int row = own.row % DISTANCE_TILE;
 #pragma unroll
@@ -333,23 +353,27 @@ PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
         score<QUERIES>(d_p, v, 0, d_tile(item));
         const BiasTile<QUERIES> bias = bias_tile(item);
         const int first_query = query_of(item);
+        const auto differentiate = [&](bool masked) {
 #pragma unroll
-        for (int n = 0; n < QUERIES / 8; n++) {
-            const float2 column_lse = load_shared_pair(lse_at(item, n * 8 + own.column));
-            const float2 column_delta = load_shared_pair(delta_at(item, n * 8 + own.column));
+            for (int n = 0; n < QUERIES / 8; n++) {
+                const float2 column_lse = load_shared_pair(lse_at(item, n * 8 + own.column));
+                const float2 column_delta = load_shared_pair(delta_at(item, n * 8 + own.column));
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int row = own.row + i / 2 * 8, column = n * 8 + own.column + i % 2;
-                const int query = first_query + column, key = first_key + row;
-                Shaped shaped(shape, s[n][i]);
-                if (shape.bias != nullptr) shaped.value += bias.entry(row, column, QUERIES);
-                const bool seen = row < rows && query < queries.length && shape.visible(query, key);
-                const float query_lse = i % 2 ? column_lse.y : column_lse.x;
-                const float query_delta = i % 2 ? column_delta.y : column_delta.x;
-                s[n][i] = seen ? exp2_fast((shaped.value - query_lse) * LOG2_E) : 0.0f;
-                d_p[n][i] = s[n][i] * (d_p[n][i] - query_delta) * shaped.slope;
+                for (int i = 0; i < 4; i++) {
+                    const int row = own.row + i / 2 * 8, column = n * 8 + own.column + i % 2;
+                    const int query = first_query + column, key = first_key + row;
+                    Shaped shaped(shape, s[n][i]);
+                    if (shape.bias != nullptr) shaped.value += bias.entry(row, column, QUERIES);
+                    const bool seen = !masked || (row < rows && query < queries.length && shape.visible(query, key));
+                    const float query_lse = i % 2 ? column_lse.y : column_lse.x;
+                    const float query_delta = i % 2 ? column_delta.y : column_delta.x;
+                    s[n][i] = seen ? exp2_fast((shaped.value - query_lse) * LOG2_E) : 0.0f;
+                    d_p[n][i] = s[n][i] * (d_p[n][i] - query_delta) * shaped.slope;
+                }
             }
-        }
+        };
+        if (is_whole(shape, first_query, QUERIES, queries.length, first_key, OWN, place.length)) differentiate(false);
+        else differentiate(true);
         as_left<QUERIES>(left, s);
         blend<QUERIES>(d_v, left, d_tile(item));
         as_left<QUERIES>(left, d_p);
