@@ -30,7 +30,7 @@ section! {
         /// Where the initial weights come from; `auto` is random for a shape, else the model's files.
         init: Init = word::<Init>(), default "auto";
         /// What is trained for.
-        task: String = word_of(&TASK_NAMES), default "sft", also ["stage", "objective"];
+        task: String = word_of(&TASK_NAMES), default "sft", also ["stage", "objective", "rl"];
         /// Settings of `task: reward`.
         reward: RewardConfig = section::<RewardConfig>();
         /// Settings of `task: ranking`.
@@ -40,7 +40,7 @@ section! {
         /// Settings of `task: orpo`.
         orpo: OrpoConfig = section::<OrpoConfig>();
         /// A run's `final` folder or one of PEFT's, of the same model and method, to start from: its adapters and its head.
-        init_from: Option<PathBuf> = path(PathKind::Plain), also ["resume_from_adapter"];
+        init_from: Option<PathBuf> = path(PathKind::Plain), also ["resume_from_adapter", "adapter_name_or_path", "lora_model_dir"];
         /// Whether the embedding of the model's padding token is trained where data has it; transformers never does.
         train_padding: bool = boolean(), default "false";
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
