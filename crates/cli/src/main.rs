@@ -66,6 +66,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Merge(args) => commands::merge::run(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
         Command::Completions(args) => commands::completions::run(args, printer),
+        Command::Commands => commands::reference::run(printer),
         Command::Init(args) => commands::init::run(args, printer),
         Command::Tokenizer(command) => commands::tokenizer::run(command, printer),
     }
