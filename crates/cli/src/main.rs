@@ -3,6 +3,7 @@
 mod args;
 mod beside;
 mod commands;
+mod curves;
 mod interrupt;
 mod launcher;
 mod observer;

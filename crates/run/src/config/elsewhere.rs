@@ -76,16 +76,16 @@ const REMARKS: &[(&[&str], &str)] = &[
     (
         &[
             "report_to",
-            "use_wandb",
-            "wandb_project",
             "wandb_entity",
-            "wandb_name",
+            "wandb_watch",
+            "wandb_log_model",
             "mlflow_experiment_name",
             "logging_dir",
             "metric_logger",
             "plot_loss",
         ],
-        "no key is needed: every run writes metrics.jsonl and log.txt into its folder (`out`)",
+        "no key is needed: every run writes metrics.jsonl, log.txt and curves for TensorBoard into its folder (`out`), and \
+         with `log: {wandb: true}` an offline run of W&B",
     ),
     (&["logging_strategy", "log_level", "disable_tqdm"], "`log.every` decides how often a line is shown"),
     (

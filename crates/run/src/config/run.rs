@@ -77,7 +77,7 @@ section! {
         /// The run folder; runs/NAME if unset.
         out: Option<PathBuf> = path(PathKind::Plain), also ["output_dir", "save_dir"];
         /// The name of the run; the run file's name if unset.
-        name: Option<String> = text(), also ["run_name"];
+        name: Option<String> = text(), also ["run_name", "wandb_name"];
         /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU, or {memory, tflops, bandwidth} of any other.
         device: DeviceChoice = either::<DeviceFigures>(Kind::Text), default "auto", also ["device_map"];
         /// Whether GPU schedules are recorded and replayed (compiled) or run operator by operator (eager).
@@ -140,6 +140,10 @@ section! {
         /// Show a line every N updates; if unset, about one a second on a terminal and every update elsewhere.
         /// metrics.jsonl and log.txt have every update.
         every: Option<u64> = count(), also ["logging_steps", "log_every_n_steps"];
+        /// Whether the run folder gets an offline run of W&B too, which `wandb sync` uploads.
+        wandb: bool = boolean(), default "false", also ["use_wandb"];
+        /// The project of that run; plimsoll if unset.
+        wandb_project: Option<String> = text();
     }
 }
 
