@@ -316,6 +316,10 @@ pub struct DeviceArgs {
     /// Host memory budget: a size such as 16GiB, a percentage of the available memory, or auto
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub host: Option<String>,
+    /// How the frozen base is stored: bf16, fp8, int8, nf4 or auto [default: as the model's folder has it, or as the adapter
+    /// was trained on it]
+    #[arg(long, value_name = "FORMAT")]
+    pub base: Option<String>,
     /// Set any key of a run file that applies, such as precision or data.max_length; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -472,6 +476,9 @@ pub struct CommonArgs {
     /// What to optimise the plan for: fastest or lowest
     #[arg(long, value_name = "GOAL")]
     pub goal: Option<String>,
+    /// How frozen weights are stored: bf16, fp8, int8, nf4 or auto
+    #[arg(long, value_name = "FORMAT")]
+    pub base: Option<String>,
     /// Set any key of the run file; may be repeated (`plimsoll keys` lists them)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -529,6 +536,7 @@ impl DeviceArgs {
             ("--device", "device", self.device.clone()),
             ("--gpu", "memory.gpu", self.gpu.clone()),
             ("--host", "memory.host", self.host.clone()),
+            ("--base", "base", self.base.clone()),
             ("--template", "data.template", template.clone()),
         ];
         overrides(&self.set, flags)
@@ -572,6 +580,7 @@ impl CommonArgs {
             ("--steps", "schedule.steps", number(self.steps)),
             ("--seed", "seed", number(self.seed)),
             ("--mode", "mode", self.mode.clone()),
+            ("--base", "base", self.base.clone()),
         ];
         overrides(&self.set, flags)
     }

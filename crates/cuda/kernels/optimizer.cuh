@@ -1,7 +1,7 @@
 // What the updates of all optimizers share: tables of tensors, stochastic rounding, the division into chunks. Optional
 // operands are null where they are absent.
 #pragma once
-#include "plimsoll.cuh"
+#include "codes.cuh"
 
 #define UPDATE_THREADS 256
 // Elements of a tensor that one block of an update has.
@@ -185,37 +185,41 @@ struct Int8 {
 #define INT8_BLOCK (32 * INT8_LANE)
 static_assert(UPDATE_CHUNK % (UPDATE_THREADS * INT8_LANE) == 0, "warps have equal shares");
 
-// What codes stand for, as multiples of the scale: seven decades below one, each divided evenly, the higher the finer, and
-// zero. `magnitude` counts from zero up, and `parts` are those of the lowest decade.
-__device__ __forceinline__ float dynamic_number(u32 magnitude, u32 parts) {
-    if (magnitude == 0) return 0.0f;
-    const u32 above = magnitude + parts - 1;
-    const u32 decade = 31 - __clz(int(above)) - (parts - 1);
-    if (decade == 7) return 1.0f;
-    const double sizes[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-    const u32 divided = parts << decade;
-    return float(sizes[decade] * (0.1 + 0.9 * (double(above - divided) + 0.5) / double(divided)));
-}
+// What each code stands for, ascending, and what lies halfway from it to the next.
+struct DynamicTable {
+    float numbers[256], middles[256];
+
+    template <typename Number> __device__ __forceinline__ void fill(Number number) {
+        for (u32 code = threadIdx.x; code < 256; code += blockDim.x) {
+            numbers[code] = number(code);
+            middles[code] = code < 255 ? 0.5f * (number(code) + number(code + 1)) : __int_as_float(0x7f800000);
+        }
+    }
+};
 
 struct DynamicNumbers {
-    float with_sign[256], without_sign[256];
+    DynamicTable with_sign, without_sign;
 
     __device__ __forceinline__ void fill() {
-        for (u32 code = threadIdx.x; code < 256; code += blockDim.x) {
-            with_sign[code] = code < 127 ? -dynamic_number(127 - code, 1) : dynamic_number(code - 127, 1);
-            without_sign[code] = dynamic_number(code, 2);
-        }
+        with_sign.fill([](u32 code) { return dynamic_signed(code); });
+        without_sign.fill([](u32 code) { return dynamic_number(code, 2); });
         __syncthreads();
     }
 };
 
-__device__ __forceinline__ u32 nearest_code(const float* numbers, float number) {
-    u32 code = 0;
-#pragma unroll
-    for (u32 half = 128; half > 0; half /= 2) {
-        const float middle = 0.5f * (numbers[code + half - 1] + numbers[code + half]);
-        if (number > middle) code += half;
-    }
+// The code of the nearest number, the lower one of two. It is found by arithmetic, which may miss it by one where decades
+// meet, and then compared with its neighbours' middles: searching the table would take four times as many accesses.
+template <u32 PARTS> __device__ __forceinline__ u32 nearest_code(const DynamicTable& table, float number) {
+    const float size = fabsf(number);
+    const float decade = fminf(fmaxf(floorf(__log2f(size) * 0.30103f) + 7.0f, 0.0f), 6.0f);
+    const u32 divided = PARTS << u32(decade);
+    // The size as a share of its decade's end, over the width of a part.
+    const float place = fmaf(size, exp2f((6.0f - decade) * 3.3219281f), -0.1f) * (float(divided) / 0.9f);
+    const u32 magnitude = divided + u32(fminf(fmaxf(place, 0.0f), float(divided - 1))) - PARTS + 1;
+    u32 code = PARTS == 1 ? (number < 0.0f ? 127 - magnitude : 127 + magnitude) : magnitude;
+    const float below = code > 0 ? table.middles[code - 1] : __int_as_float(0xff800000);
+    if (number > table.middles[code]) code++;
+    else if (!(number > below)) code--;
     return code;
 }
 
@@ -230,7 +234,7 @@ union LaneCodes {
 };
 static_assert(sizeof(LaneCodes) == INT8_LANE, "codes without gaps");
 
-__device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int count, const float* numbers,
+__device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int count, const DynamicTable& table,
                                            float (&out)[INT8_LANE]) {
     const float scale = count > 0 ? int8_scales(state, len)[at / INT8_BLOCK] : 0.0f;
     LaneCodes lane;
@@ -241,11 +245,12 @@ __device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int cou
         for (int i = 0; i < INT8_LANE; i++) lane.codes[i] = i < count ? state[at + i].code : 0;
     }
 #pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? numbers[lane.codes[i]] * scale : 0.0f;
+    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? table.numbers[lane.codes[i]] * scale : 0.0f;
 }
 
 // By a whole warp. The largest of the block does not depend on the order it is looked for in.
-__device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int count, const float* numbers,
+template <u32 PARTS>
+__device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int count, const DynamicTable& table,
                                             const float (&in)[INT8_LANE]) {
     float scale = 0.0f;
 #pragma unroll
@@ -256,7 +261,7 @@ __device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int co
 #pragma unroll
     for (int i = 0; i < INT8_LANE; i++) {
         const float share = scale > 0.0f ? __fdiv_rn(in[i], scale) : 0.0f;
-        lane.codes[i] = (unsigned char)nearest_code(numbers, share);
+        lane.codes[i] = (unsigned char)nearest_code<PARTS>(table, share);
     }
     if (count == INT8_LANE) {
         *reinterpret_cast<uint2*>(state + at) = lane.all;
@@ -287,8 +292,8 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, Int8*
         elements.apply(rule, at, draws);
         // Every lane has read the scales before one writes them.
         __syncwarp();
-        store_codes(m, at, len, count, numbers.with_sign, elements.first);
-        if (Rule::STATES > 1) store_codes(v, at, len, count, numbers.without_sign, elements.second);
+        store_codes<1>(m, at, len, count, numbers.with_sign, elements.first);
+        if (Rule::STATES > 1) store_codes<2>(v, at, len, count, numbers.without_sign, elements.second);
     }
 }
 

@@ -139,6 +139,8 @@ impl From<TrainError> for Failure {
             | TrainError::BaseChanged { .. }
             | TrainError::AdapterTensor { .. }
             | TrainError::NoBaseWeights { .. }
+            | TrainError::Quantized { .. }
+            | TrainError::StoredBase { .. }
             | TrainError::Read { .. } => {
                 from_library(Failure::bad_input, &error)
             }

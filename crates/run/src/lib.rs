@@ -5,6 +5,7 @@
 //! with an exit code and hints. Nothing here prints.
 
 mod artifact;
+mod base;
 mod budgets;
 pub mod config;
 mod data;
@@ -32,6 +33,7 @@ mod visible;
 mod warning;
 
 pub use artifact::{Artifact, trained_folder};
+pub use base::Decided;
 pub use budgets::Limit;
 pub use data::{ExampleText, Piece, RunData, Stored};
 pub use diagnostics::requested_vocabulary;

@@ -8,6 +8,7 @@ use plimsoll_models::ParameterKind;
 use plimsoll_runtime::weights::{OutTensor, ReadRegion, write_safetensors};
 use serde_json::{Value as Json, json};
 
+use crate::adapter_folder::{BASE_FILE, base_file};
 use crate::weights::adapter_prefix;
 use crate::{Session, TrainError};
 
@@ -89,6 +90,10 @@ pub(crate) fn model_parts(session: &mut Session, tokenizer: &[(String, Vec<u8>)]
     };
     let config = serde_json::to_vec_pretty(&config).expect("plain data");
     beside.insert(0, (config_name.to_owned(), config));
+    if let (Some(_), Some(format)) = (&session.recipe.lora, session.recipe.base) {
+        let content = base_file(format, torch_name(session.recipe.compute));
+        beside.push((BASE_FILE.to_owned(), serde_json::to_vec_pretty(&content).expect("plain data")));
+    }
     let weights = format!("{}.safetensors", weights_stem(session));
     Parts { tensors: vec![(weights, trained_tensors(session))], small: beside }
 }

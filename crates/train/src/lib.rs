@@ -26,6 +26,7 @@ mod references;
 mod run_folder;
 mod saver;
 mod session;
+mod stored;
 mod task;
 mod warm_up;
 mod weights;
@@ -47,7 +48,7 @@ pub use memory::{
     Group, MemoryWarning, Overgrowth, Resident, Watching, host_available_bytes, peak_resident_bytes, read_group,
     resident_bytes, return_free_memory,
 };
-pub use merge::{Merge, MergePlan, SHARD_BYTES};
+pub use merge::{BaseError, Merge, MergePlan, SHARD_BYTES};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{

@@ -133,7 +133,7 @@ impl OpRule for VocabLoss {
         Role::Loss
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         1 + 8 * self.chunks.max(1)
     }
 

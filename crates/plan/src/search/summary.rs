@@ -98,7 +98,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     }
 
     pub(super) fn tokens_per_s(&self, candidate: &Candidate) -> f64 {
-        (self.request.sequences * self.request.max_length.main()) as f64 / candidate.step.seconds
+        let tokens = self.request.sequences * self.request.max_length.as_slice().iter().sum::<usize>();
+        tokens as f64 / candidate.step.seconds
     }
 
     fn with_recorded(&self, plan: &Plan, candidate: &Candidate) -> Categories {

@@ -25,18 +25,21 @@ const REMARKS: &[(&[&str], &str)] = &[
     ),
     (&["auto_find_batch_size"], "no key is needed: the plan is known to fit before the run starts"),
     (
-        &[
-            "load_in_4bit",
-            "load_in_8bit",
-            "quantization_bit",
-            "quantization_config",
-            "bnb_config",
-            "bnb_4bit_compute_dtype",
-            "bnb_4bit_quant_type",
-            "bnb_4bit_use_double_quant",
-            "qlora",
-        ],
-        "there is no such key: `base` is how frozen weights are stored, and what is not supported yet is refused",
+        &["load_in_4bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "use_nested_quant", "qlora"],
+        "use `base: nf4`, which is nf4 with double quantisation, beside `method: lora`",
+    ),
+    (
+        &["load_in_8bit", "load_in_fp8"],
+        "use `base: int8` beside `method: lora`; `base: fp8` has 8 bits too, and products of its own on Hopper",
+    ),
+    (
+        &["quantization_bit", "quantization_config", "quantization_method", "bnb_config"],
+        "use `base: nf4` for 4 bits or `base: int8` for 8, beside `method: lora`. The folder of a model that is quantised \
+         already needs no key",
+    ),
+    (
+        &["bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "llm_int8_threshold", "llm_int8_skip_modules"],
+        "no key is needed: weights are decoded to the type that `precision` says, and activations are never rounded to int8",
     ),
     (
         &[

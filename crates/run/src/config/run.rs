@@ -46,8 +46,10 @@ section! {
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
         method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full",
             also ["finetuning_type", "adapter", "peft_config"];
-        /// How frozen weights are stored; `auto` is the precision of the run.
-        base: BaseFormat = word::<BaseFormat>(), default "auto";
+        /// How the frozen weights beside adapters are stored; in the precision of the run if unset. `fp8`, `int8` and `nf4`
+        /// take 8, 8 and 4 bits for each weight of a projection. `auto` is the precision of the run where that fits, else
+        /// 8 bits (`fp8` where the GPU multiplies it, `int8` elsewhere), else `nf4`.
+        base: Option<BaseFormat> = word::<BaseFormat>();
         /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs. `fp16` scales the loss dynamically.
         precision: Precision = word::<Precision>(), default "auto",
             also ["dtype", "torch_dtype", "mixed_precision"];

@@ -68,6 +68,7 @@ pub(super) fn stored_as(dtype: DType) -> Dtype {
         DType::I32 => Dtype::I32,
         DType::U32 => Dtype::U32,
         DType::U8 => Dtype::U8,
+        DType::E4m3 => Dtype::F8_E4M3,
         DType::F32 => Dtype::F32,
     }
 }
