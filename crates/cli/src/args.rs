@@ -67,6 +67,9 @@ pub enum Command {
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = "Example: plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll")]
     Completions(CompletionsArgs),
+    /// Print every command with its flags as a page in Markdown
+    #[command(hide = true)]
+    Commands,
     /// Train tokenizers
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
@@ -520,7 +523,7 @@ impl Command {
             Self::Doctor(args) => args.output,
             Self::Logs(_) | Self::Watch(_) | Self::Dashboard(_) => OutputArgs { quiet: false, json: false },
             Self::Init(args) => args.output,
-            Self::Completions(_) => OutputArgs { quiet: false, json: false },
+            Self::Completions(_) | Self::Commands => OutputArgs { quiet: false, json: false },
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }
     }

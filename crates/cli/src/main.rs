@@ -3,6 +3,7 @@
 mod args;
 mod beside;
 mod commands;
+mod curves;
 mod interrupt;
 mod launcher;
 mod observer;
@@ -66,6 +67,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Merge(args) => commands::merge::run(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
         Command::Completions(args) => commands::completions::run(args, printer),
+        Command::Commands => commands::reference::run(printer),
         Command::Init(args) => commands::init::run(args, printer),
         Command::Tokenizer(command) => commands::tokenizer::run(command, printer),
     }

@@ -39,7 +39,7 @@ section! {
         adafactor: Option<AdafactorConfig> = optional::<AdafactorConfig>();
         /// Parameters with settings of their own: the first group whose `match` fits has them, and what it does not set is
         /// as above.
-        groups: List<GroupConfig> = list::<GroupConfig>();
+        groups: List<GroupConfig> = list::<GroupConfig>(), also ["lr_groups", "embedding_lr"];
     }
     then Self::checked;
 }
@@ -189,7 +189,7 @@ section! {
         /// Updates of the run, instead of `schedule.epochs`.
         steps: Option<u64> = count(), also ["max_steps", "max_train_steps", "total_steps", "iters"];
         /// The last learning rate as a fraction of the highest.
-        last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio"];
+        last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio", "cosine_min_lr_ratio"];
         /// Where `constant-linear` begins to decay: a fraction of the run or a number of updates; 0.8 if unset.
         decay_start: Option<Span> = span();
         /// The power of what is left of the run that `polynomial` follows; 1 if unset.
