@@ -3,8 +3,10 @@
 mod args;
 mod beside;
 mod commands;
+mod compared;
 mod interrupt;
 mod launcher;
+mod limits;
 mod observer;
 mod printer;
 mod tables;

@@ -44,7 +44,7 @@ def case(name, must, says=(), never=(), **machine):
 
 case("healthy", {})
 case("busy_half_empty_and_swapping", {"swapping": "error", "gpu-memory-unused": "info", "host-nearly-full": "warning"},
-     says=["swaps 114.4 MiB/s", "100 % of the time", "the GPU's batch size has nothing to do with it"],
+     says=["swaps 57.2 MiB/s", "100 % of the time", "the GPU's batch size has nothing to do with it"],
      never=["waits for data", "data workers are too few"], gpus=[gpu(used=10.5, total=20)], host=host(available_bytes=3 * GIB, total_bytes=32 * GIB, swap_used_bytes=5 * GIB),
      moments=moments(swap=60e6, faults=900, cpu=12, waiting=3.5, busy_percent=100))
 case("swapping_slows_an_idle_card", {"swapping": "error"},
