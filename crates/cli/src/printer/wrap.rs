@@ -81,7 +81,7 @@ mod tests {
         check("  at the start", Some(10), "  at the\n    start");
         check("see /a/long/path/without/end here", Some(10), "see\n  /a/long/path/without/end\n  here");
         check("one two\nthree four", Some(9), "one two\nthree\n  four");
-        check("busy 100 % of the time", Some(10), "busy\n  100 % of\n  the time");
+        check("busy 100 % of the time", Some(9), "busy\n  100 %\n  of the\n  time");
         check("中文 中文 中文", Some(9), "中文 中文\n  中文");
     }
 }

@@ -3,7 +3,8 @@
 //! read before it is committed.
 //!
 //! A file has each command of a topic with what it shows at 80 columns, then the lines in which something is coloured, then
-//! those lines that are others at 160 columns. Where figures are those of this machine, they are replaced (see [`normalised`]).
+//! those lines that are others at 160 columns. Where figures are those of this machine, they are replaced (see
+//! [`normalised`]).
 
 use std::fmt::Write;
 use std::fs;
@@ -247,7 +248,7 @@ fn help() {
 fn plans() {
     let mut topic = Topic::new(World::bare(CARD), Figures::Same);
     topic.show(&["plan", "run.yaml"]);
-    topic.show(&["plan", "run.yaml", "--gpu", "1500MiB", "--steps", "1000"]);
+    topic.show(&["plan", "run.yaml", "--gpu", "900MiB", "--steps", "1000"]);
     topic.show(&["plan", "run.yaml", "--goal", "lowest", "--set", "method=full"]);
     topic.show(&["plan", "run.yaml", "--gpu", "512MiB"]);
     topic.show(&["plan", "run.yaml", "--gpu", "1200MiB", "--alternatives", "methods"]);

@@ -242,7 +242,8 @@ impl Workload<'_> {
     /// Forward, of queries with keys and of what comes of it with values.
     fn scores(&self, module: &Module) -> f64 {
         let Module::Attention(attention) = module else { return 0.0 };
-        // Half of the keys lie behind a query that does not see them, unless they are another stream's or both ways are open.
+        // Half of the keys lie behind a query, which does not see them, unless they are another stream's or both ways are
+        // open.
         let seen = if attention.keys == Keys::Own && !attention.position_bias { 0.5 } else { 1.0 };
         4.0 * attention.heads.query_cols() as f64 * self.length as f64 * seen
     }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 pub use fit::Spread;
 
-use crate::config::{Method, Resolved, StateStorage};
+use crate::config::{BaseFormat, Method, Resolved, StateStorage};
 use crate::device;
 use crate::failure::Failure;
 use crate::spec::{compute, spec};
@@ -128,6 +128,10 @@ fn comparable(resolved: &Resolved, spec: &Spec, profile: &DeviceProfile) -> Resu
     if compute(resolved, profile)? == DType::F32 {
         return Err(Failure::usage("the comparison with PyTorch is one of sixteen-bit runs, but this one is in fp32")
             .hint("remove `precision`, or set it to bf16"));
+    }
+    if !matches!(run.base, BaseFormat::Auto | BaseFormat::Bf16 | BaseFormat::Fp16) {
+        return Err(Failure::usage("the comparison with PyTorch is one of sixteen-bit bases, but `base` is another")
+            .hint("compare it without `base`"));
     }
     if !TASKS.contains(&run.task.as_str()) {
         let text = format!("there is no comparison with PyTorch for `task: {}`", run.task);

@@ -187,6 +187,11 @@ fn ask_size(draft: &mut Draft, model: &Model, printer: &Printer) -> Result<(), F
 }
 
 fn budget(answer: &str) -> Result<String, Failure> {
+    if answer.parse::<f64>().is_ok() {
+        return Err(
+            Failure::usage(format!("`{answer}` is a budget without a unit")).hint(format!("such as {answer}GiB"))
+        );
+    }
     match Budget::parse(answer) {
         Ok(_) => Ok(answer.to_owned()),
         Err(error) => Err(Failure::usage(format!("`{answer}` is no budget")).hint(error.to_string())),
