@@ -7,7 +7,7 @@ use plimsoll_plan::{Alternative, Backing, Budgets, Chosen, DeviceProfile, PlanEr
 use plimsoll_train::{Spec, TrainError};
 
 use crate::budgets::capacity;
-use crate::config::{Lora, Method, Resolved, StateStorage, Targets};
+use crate::config::{BaseFormat, Lora, Method, Resolved, StateStorage, Targets};
 use crate::device::{self, Device};
 use crate::failure::Failure;
 use crate::note::Note;
@@ -37,6 +37,8 @@ pub struct Way {
     pub method: Method,
     pub optimizer: String,
     pub state: StateStorage,
+    /// How what is frozen is stored, if not as the run says.
+    pub base: Option<BaseFormat>,
 }
 
 /// Plans the run by every method there is, for a device that need not be in this machine.
@@ -86,6 +88,7 @@ fn ways(resolved: &Resolved, lower_half: &[String]) -> Vec<Way> {
         method: Method::Full { freeze: freeze.to_vec() },
         optimizer: optimizer.to_owned(),
         state,
+        base: None,
     };
     let states = [StateStorage::Fp32, StateStorage::Bf16, StateStorage::Int8];
     let mut ways: Vec<Way> = states.map(|state| full(&[], "full", moments, state)).to_vec();
@@ -96,6 +99,7 @@ fn ways(resolved: &Resolved, lower_half: &[String]) -> Vec<Way> {
         method: Method::Lora(adapters(&run.method, r)),
         optimizer: run.optimizer.name.clone(),
         state: run.optimizer.state,
+        base: None,
     }));
     if !ways.iter().any(|way| way.is_of(resolved)) {
         let name = match &run.method {
@@ -104,7 +108,7 @@ fn ways(resolved: &Resolved, lower_half: &[String]) -> Vec<Way> {
             Method::Full { .. } => format!("as configured: parts frozen, {}", run.optimizer.name),
         };
         let (method, optimizer) = (run.method.clone(), run.optimizer.name.clone());
-        ways.insert(0, Way { name, method, optimizer, state: run.optimizer.state });
+        ways.insert(0, Way { name, method, optimizer, state: run.optimizer.state, base: None });
     }
     ways
 }

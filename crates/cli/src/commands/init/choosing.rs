@@ -41,7 +41,13 @@ fn choose_method(draft: &Draft, found: MethodTable, printer: &Printer) -> Result
     };
     let index = asked(printer, "method", &(default + 1).to_string(), |answer| one_that_fits(answer, &shown, "method"))?;
     let way = &rows[index].1;
-    Ok(Draft { method: way.method.clone(), optimizer: way.optimizer.clone(), state: way.state, ..draft.clone() })
+    Ok(Draft {
+        method: way.method.clone(),
+        base: way.base.unwrap_or(draft.base),
+        optimizer: way.optimizer.clone(),
+        state: way.state,
+        ..draft.clone()
+    })
 }
 
 /// The row that an answer names, if it can be trained.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use plimsoll_run::config::{Lora, Method, StateStorage, Targets, quoted};
+use plimsoll_run::config::{BaseFormat, Lora, Method, StateStorage, Targets, quoted};
 
 use crate::args::Preset;
 
@@ -20,6 +20,8 @@ pub struct Draft {
     /// Of a classification: their number, or their names.
     pub classes: Vec<String>,
     pub method: Method,
+    /// How frozen weights are stored, where that is not left to the run.
+    pub base: BaseFormat,
     pub data: Vec<String>,
     /// What was found in the data.
     pub found: Option<String>,
@@ -56,6 +58,7 @@ impl Draft {
             task: "sft".to_owned(),
             classes: Vec::new(),
             method,
+            base: BaseFormat::Auto,
             data: Vec::new(),
             found: None,
             holds_out: false,
@@ -123,6 +126,9 @@ impl Draft {
                 text.key(&format!("    alpha: {}", lora.alpha), "scale: what adapters add times alpha / r");
                 text.key("    targets: all-linear", "layers that get adapters");
             }
+        }
+        if self.base != BaseFormat::Auto {
+            text.key(&format!("base: {}", self.base), "how frozen weights are stored");
         }
     }
 
@@ -232,6 +238,7 @@ mod tests {
             data: vec!["/data/a b.jsonl".to_owned(), "/data/c.csv".to_owned()],
             found: Some("text (text), 12 rows".to_owned()),
             holds_out: true,
+            base: BaseFormat::Bf16,
             optimizer: "adafactor".to_owned(),
             state: StateStorage::Int8,
             ..Draft::of(Preset::Balanced)
@@ -243,7 +250,7 @@ mod tests {
             ("classification", 2, "adafactor")
         );
         assert_eq!((run.optimizer.state, run.data.eval_split), (StateStorage::Int8, Some(0.05)));
-        assert_eq!(run.data.classes.count(), Some(2));
+        assert_eq!((run.data.classes.count(), run.base), (Some(2), BaseFormat::Bf16));
         for line in text.lines().filter(|line| !line.is_empty() && *line != "data:") {
             assert!(line.contains('#'), "{line}");
         }
