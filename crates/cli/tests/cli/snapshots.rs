@@ -179,8 +179,10 @@ pub fn normalised(text: &str) -> String {
         for word in words {
             let is_unit =
                 ["B", "KiB", "MiB", "GiB", "s", "ms", "min", "h"].contains(&word.trim_end_matches([',', ';']));
-            match kept.last() {
-                Some(last) if is_unit && last.ends_with('#') => {}
+            match kept.as_slice() {
+                [.., last] if is_unit && last.ends_with('#') => {}
+                // What bounds a processor is measured each time.
+                [.., bound, by] if bound == "bound" && by == "by" => kept.push("#".to_owned()),
                 _ => kept.push(word),
             }
         }
