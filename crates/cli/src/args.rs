@@ -1,5 +1,7 @@
 //! The command line.
 
+mod init;
+
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use plimsoll_run::config::{Flag, Overrides, Resolved, load_run};
 use plimsoll_run::{Failure, Options};
+
+pub use init::{InitArgs, InitMethod, Preset};
 
 /// Trains language models inside a memory budget.
 #[derive(Debug, Parser)]
@@ -61,8 +65,8 @@ pub enum Command {
     /// List the keys of a run file: allowed values, defaults and help
     #[command(after_help = "Example: plimsoll keys optimizer")]
     Keys(KeysArgs),
-    /// Write a commented run file to start from
-    #[command(after_help = "Example: plimsoll init --preset low-memory --model qwen3-0.6b run.yaml")]
+    /// Write a commented run file to start from; on a terminal and without flags, ask what it needs
+    #[command(after_help = "Example: plimsoll init --model models/Qwen2.5-0.5B --data data/train.jsonl --gpu 12GiB")]
     Init(InitArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = "Example: plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll")]
@@ -181,6 +185,9 @@ pub struct PlanArgs {
     /// Compare methods instead: full training with states in less memory, frozen layers, LoRA at several ranks
     #[arg(long, value_name = "WHICH", value_parser = ["methods"], conflicts_with_all = ["html", "svg"])]
     pub alternatives: Option<String>,
+    /// Compare the plan with what the same run takes elsewhere: `pytorch` is Hugging Face transformers with PEFT
+    #[arg(long, value_name = "WHAT", value_parser = ["pytorch"], conflicts_with = "alternatives")]
+    pub compare: Option<String>,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -349,24 +356,6 @@ pub struct MergeArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct InitArgs {
-    /// What the run file is tuned for
-    #[arg(long, value_enum, default_value_t = Preset::Balanced)]
-    pub preset: Preset,
-    /// Model to train: a preset, a Hugging Face folder or a hub id
-    #[arg(long, default_value = "qwen3-0.6b")]
-    pub model: String,
-    /// Overwrite an existing file
-    #[arg(long)]
-    pub force: bool,
-    /// The file to write
-    #[arg(value_name = "FILE", default_value = "run.yaml")]
-    pub file: PathBuf,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// For how long to watch
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = watching_seconds)]
@@ -377,6 +366,9 @@ pub struct DoctorArgs {
     /// Look at what --record wrote instead of at this machine
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
+    /// Ask runs of ours that hang and hold GPU memory to stop, without a question
+    #[arg(long, conflicts_with = "replay")]
+    pub yes: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -442,13 +434,6 @@ pub struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub shell: Shell,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Preset {
-    LowMemory,
-    Balanced,
-    Fastest,
 }
 
 #[derive(Clone, Copy, Debug, Args)]

@@ -3,9 +3,11 @@
 mod args;
 mod beside;
 mod commands;
+mod compared;
 mod curves;
 mod interrupt;
 mod launcher;
+mod limits;
 mod observer;
 mod printer;
 mod tables;

@@ -10,13 +10,19 @@ use crate::{Backing, Buffer, DeviceProfile, Step};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Estimate {
     pub seconds: f64,
-    /// Share of each limit: `matmul`, `attention`, `memory`.
+    /// Seconds of each limit: `matmul`, `attention`, `memory`, `launch`.
     pub by_limit: BTreeMap<&'static str, f64>,
 }
 
 impl Estimate {
     pub fn bound_by(&self) -> &'static str {
         self.by_limit.iter().max_by(|a, b| a.1.total_cmp(b.1)).map_or("nothing", |(name, _)| name)
+    }
+
+    /// Share of the time, by limit.
+    pub fn shares(&self) -> BTreeMap<&'static str, f64> {
+        let all: f64 = self.by_limit.values().sum();
+        self.by_limit.iter().map(|(limit, seconds)| (*limit, seconds / all.max(f64::MIN_POSITIVE))).collect()
     }
 
     /// This estimate `times` over, then another.

@@ -21,6 +21,8 @@ pub struct MethodTable {
     pub device: String,
     pub budgets: Budgets,
     pub rows: Vec<Alternative>,
+    /// What each row stands for.
+    pub ways: Vec<Way>,
     pub notes: Vec<Note>,
 }
 
@@ -34,13 +36,13 @@ const PLENTY: u64 = 1 << 50;
 
 /// What is trained, and by which rule.
 #[derive(Debug, Clone, PartialEq)]
-struct Way {
+pub struct Way {
     name: String,
-    method: Method,
-    optimizer: String,
-    state: StateStorage,
-    /// How what is frozen is stored, if not in the run's precision.
-    base: Option<BaseFormat>,
+    pub method: Method,
+    pub optimizer: String,
+    pub state: StateStorage,
+    /// How what is frozen is stored, if not as the run says.
+    pub base: Option<BaseFormat>,
 }
 
 /// Plans the run by every method there is, for a device that need not be in this machine.
@@ -65,11 +67,12 @@ pub fn methods(resolved: &Resolved, options: Options<'_>) -> Result<MethodTable,
             Err(failure) => impossible(failure.to_string()),
         };
         row.chosen = way.is_of(resolved);
-        row.name = way.name;
-        rows.push(row);
+        row.name.clone_from(&way.name);
+        rows.push((row, way));
     }
-    rows.sort_by(ranking);
-    Ok(MethodTable { device: profile.name.clone(), budgets: capacity.budgets, rows, notes })
+    rows.sort_by(|(a, _), (b, _)| ranking(a, b));
+    let (rows, ways) = rows.into_iter().unzip();
+    Ok(MethodTable { device: profile.name.clone(), budgets: capacity.budgets, rows, ways, notes })
 }
 
 /// Those that fit by speed, the others by what they take.

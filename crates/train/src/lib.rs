@@ -41,7 +41,7 @@ pub use fit::{Fit, Outcome, data_bytes, fit};
 pub use generate::{Ending, Generated, Sampling, TextComparison};
 pub use gguf::{GgufReport, GgufType, export_gguf};
 pub use guard::{BadUpdate, Guard};
-pub use hub::hub_snapshot;
+pub use hub::{cached_models, hub_snapshot};
 pub use inference::{Inference, plan_inference, prepare_inference};
 pub use loss_scale::LossScaling;
 pub use memory::{

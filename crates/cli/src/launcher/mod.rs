@@ -13,6 +13,7 @@ use plimsoll_observe::dashboard::{Choices, Draft, Launched, Launcher, Planned, R
 use plimsoll_run::Code;
 use plimsoll_train::{RunPhase, is_under_way, request_stop, run_status};
 
+pub use choices::found;
 use settings::{Settings, shown};
 use started::Started;
 

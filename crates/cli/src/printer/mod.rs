@@ -4,6 +4,7 @@
 //! no text reaches one with control characters in it. A closed pipe ends the writing quietly: `plimsoll plan | head` is no
 //! error. A full disk is one; see [`Printer::finish`].
 
+mod asking;
 mod example;
 mod progress;
 mod steps;
@@ -148,8 +149,13 @@ impl Printer {
             Severity::Warning => ("warning:", Colour::Yellow),
             Severity::Info => ("info:", Colour::Cyan),
         };
-        self.data(format!("{} {} [{}]", self.painted(word, colour), finding.text, finding.code));
-        self.data(format!("{} {}", self.painted("hint:", Colour::Cyan), finding.remedy));
+        self.headed_data(word, colour, &format!("{} [{}]", finding.text, finding.code));
+        self.headed_data("hint:", Colour::Cyan, &finding.remedy);
+    }
+
+    /// What would make something better, beside a result: to stdout.
+    pub fn advice(&self, text: &str) {
+        self.headed_data("hint:", Colour::Cyan, text);
     }
 
     pub fn has_colour(&self) -> bool {
@@ -191,6 +197,13 @@ impl Printer {
                 let _ = UNWRITTEN.set(error);
             }
         }
+    }
+
+    fn headed_data(&self, head: &str, colour: Colour, text: &str) {
+        let text = wrapped(&format!("{head} {}", clean(text)), self.data_width);
+        // Where stdout goes elsewhere, it goes plain.
+        let colour = self.data_width.is_some().then(|| self.painted(head, colour));
+        self.result(&colour.map_or_else(|| text.clone(), |painted| text.replacen(head, &painted, 1)));
     }
 
     fn headed(&self, head: &str, colour: Colour, text: &str) {

@@ -28,19 +28,38 @@ fn wrapped_line(line: &str, width: usize) -> String {
     text
 }
 
+/// What stays with the number before it.
+const UNITS: [&str; 9] = ["%", "B", "KiB", "MiB", "GiB", "ms", "s", "W", "×"];
+
+/// Words of a text, a number and its unit as one.
+fn unbroken(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for part in text.split(' ') {
+        let is_unit = UNITS.contains(&part.trim_end_matches([',', ';', '.', ')']));
+        match words.last_mut() {
+            Some(last) if is_unit && last.ends_with(|c: char| c.is_ascii_digit()) => {
+                last.push(' ');
+                last.push_str(part);
+            }
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
 /// Lines of whole words: the first at most `first` wide, the others `rest`.
 pub fn words(text: &str, first: usize, rest: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut parts = text.split(' ');
-    let mut line = parts.next().unwrap_or_default().to_owned();
+    let mut parts = unbroken(text).into_iter();
+    let mut line = parts.next().unwrap_or_default();
     for word in parts {
         let width = if lines.is_empty() { first } else { rest };
         // The spaces before a line's first word are not a place to break it.
         if !line.trim().is_empty() && line.width() + 1 + word.width() > width {
-            lines.push(std::mem::replace(&mut line, word.to_owned()));
+            lines.push(std::mem::replace(&mut line, word));
         } else {
             line.push(' ');
-            line.push_str(word);
+            line.push_str(&word);
         }
     }
     lines.push(line);
@@ -62,6 +81,7 @@ mod tests {
         check("  at the start", Some(10), "  at the\n    start");
         check("see /a/long/path/without/end here", Some(10), "see\n  /a/long/path/without/end\n  here");
         check("one two\nthree four", Some(9), "one two\nthree\n  four");
+        check("busy 100 % of the time", Some(9), "busy\n  100 %\n  of the\n  time");
         check("中文 中文 中文", Some(9), "中文 中文\n  中文");
     }
 }

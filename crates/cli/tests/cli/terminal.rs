@@ -1,47 +1,10 @@
 //! What stands on a terminal, and what becomes of results that cannot be written.
 
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Stdio;
 
+use crate::pty::{lines, on_terminal};
 use crate::support::{Said, World};
-
-/// The two ends of a terminal of so many columns.
-fn terminal(columns: u16) -> (File, OwnedFd) {
-    let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    let (mut ours, mut theirs) = (0, 0);
-    // SAFETY: the two descriptors are written, the size is read, and neither a name nor settings are asked for.
-    let opened = unsafe {
-        libc::openpty(&raw mut ours, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), &raw const size)
-    };
-    assert_eq!(opened, 0, "a machine with pseudo-terminals");
-    // SAFETY: both were just opened and belong to nobody else.
-    unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
-}
-
-/// All that the program writes to a terminal.
-fn on_terminal(world: &World, columns: u16, args: &[&str]) -> String {
-    let (mut ours, theirs) = terminal(columns);
-    let mut command = world.command(args);
-    command.env("NO_COLOR", "1").env("TERM", "xterm").stdin(Stdio::null());
-    command.stdout(theirs.try_clone().unwrap()).stderr(theirs);
-    let mut child = command.spawn().unwrap();
-    // With it goes the last descriptor of the other end here, so that reading ends.
-    drop(command);
-    let mut all = Vec::new();
-    let mut piece = [0; 4096];
-    while let Ok(count @ 1..) = ours.read(&mut piece) {
-        all.extend_from_slice(&piece[..count]);
-    }
-    child.wait().unwrap();
-    String::from_utf8_lossy(&all).replace("\r\n", "\n")
-}
-
-/// The lines that stay, without those that were drawn and taken away again.
-fn lines(text: &str) -> Vec<&str> {
-    text.lines().map(|line| line.rsplit("\x1b[2K").next().unwrap_or_default()).collect()
-}
 
 #[test]
 fn everything_fits_into_eighty_columns() {

@@ -91,6 +91,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                 step_ms: candidate.step.seconds * 1e3,
                 tokens_per_s: self.tokens_per_s(candidate),
                 bound_by: candidate.step.bound_by(),
+                limits: candidate.step.shares(),
             },
             alternatives: self.alternatives(Some(candidate))?,
             next_gib: Vec::new(),

@@ -2,6 +2,7 @@
 
 mod example;
 mod footprint;
+mod inspect;
 mod report;
 mod storage;
 
@@ -27,6 +28,7 @@ use crate::observer::Observer;
 
 pub use example::{ExampleText, Piece};
 pub use footprint::RunFootprint;
+pub use inspect::{Inspected, inspect};
 pub use storage::Stored;
 
 /// Everything a run reads besides weights.
