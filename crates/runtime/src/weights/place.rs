@@ -1,5 +1,6 @@
-//! Matrices into weights stored in few bits: encoded on the host by several threads, a piece each, and written into the arena
-//! as codes and scales. What that takes of the host's memory is bounded: the pieces, and four bytes for each scale of a matrix.
+//! Matrices into weights stored in few bits: encoded on the host by several threads, a piece each, and written into the
+//! arena as codes and scales. What that takes of the host's memory is bounded: the pieces, and four bytes for each
+//! scale of a matrix.
 
 use std::io;
 use std::num::NonZero;
@@ -130,8 +131,8 @@ impl CodedPlace {
         })
     }
 
-    /// Scales that are given in float32. Those of four bits are nested as bitsandbytes nests them; where the weight's are not
-    /// stored so, they are what that makes of them, so that the numbers are the same.
+    /// Scales that are given in float32. Those of four bits are nested as bitsandbytes nests them; where the weight's
+    /// are not stored so, they are what that makes of them, so that the numbers are the same.
     fn write_scales(&self, scales: &[f32], backend: &mut dyn Backend) -> Result<(), RuntimeError> {
         if self.format.code != Code::Nf4 {
             return self.write_plain_scales(scales, backend);

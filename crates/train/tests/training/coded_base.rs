@@ -1,5 +1,5 @@
-//! Adapters beside a base in few bits: losses are those of PEFT beside the weights that the codes stand for, wherever the codes
-//! come from. The fixtures are made by `fixtures/make_formats.py`.
+//! Adapters beside a base in few bits: losses are those of PEFT beside the weights that the codes stand for, wherever
+//! the codes come from. The fixtures are made by `fixtures/make_formats.py`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
