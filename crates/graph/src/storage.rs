@@ -57,7 +57,8 @@ impl BlockFormat {
 /// Formats of few bits that frozen weights may be stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// Blocks of 64 with scales that are nested where a tensor's divide evenly, as bitsandbytes stores them.
+    /// Blocks of 64 as bitsandbytes has them with double quantisation. Where a tensor's scales do not divide evenly, they are
+    /// stored as what nested ones come to.
     Nf4,
     /// A scale for each row.
     Int8,
