@@ -135,7 +135,7 @@ impl Blas {
         })
     }
 
-    /// The same of factors that are codes, with scales for their rows and columns. `None` where the library has nothing for it.
+    /// The same of factors that are codes, with scales for their rows and columns. `None` where the library has nothing.
     pub(crate) fn run_codes(
         &self,
         device: &Device,

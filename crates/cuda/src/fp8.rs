@@ -72,7 +72,7 @@ fn input_grad(product: &StoredProduct) -> Result<(), RuntimeError> {
     let weight_bytes = 2 * product.depth * product.across();
     let rows_bytes = product.left.rows * product.depth * (product.left.dtype.bytes() + 1);
     // Either every run is rounded once and parts are transposed for each, or the other way round.
-    let rows_outside = rows_bytes * (parts.len() - 1) > weight_bytes * (runs.len() - 1);
+    let rows_outside = rows_bytes * parts.len().saturating_sub(1) > weight_bytes * runs.len().saturating_sub(1);
     let pairs: Vec<(&Range<usize>, &Range<usize>)> = if rows_outside {
         runs.iter().flat_map(|rows| parts.iter().map(move |part| (rows, part))).collect()
     } else {

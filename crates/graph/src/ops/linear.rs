@@ -309,8 +309,8 @@ impl OpRule for Linear {
         self.decoding(io).into_iter().chain([product]).collect()
     }
 
-    /// Beside the two of any operator: each further part of a weight in few bits is decoded and multiplied, each further
-    /// run of rows rounded and multiplied.
+    /// Beside the two of any operator: each part of a weight in few bits is decoded or transposed, each run of rows rounded,
+    /// and every pair multiplied. Of several of both, the one or the other is made anew for every pair.
     fn launches(&self, io: &Io) -> usize {
         let weight = io.inputs[1];
         if self.kind == LinearKind::WeightGrad || weight.storage.blocks.is_none() {
@@ -318,7 +318,8 @@ impl OpRule for Linear {
         }
         let parts = decoded_parts(self.kind, &weight.shape).count();
         let runs = if self.fp8 { io.inputs[0].shape.rows().div_ceil(FP8_ROWS) } else { 1 };
-        PRODUCT_LAUNCHES + parts + runs + parts * runs
+        let made = if self.fp8 && parts > 1 && runs > 1 { parts.max(runs) + parts * runs } else { parts + runs };
+        PRODUCT_LAUNCHES + made + parts * runs
     }
 
     fn writes_some_columns(&self) -> bool {
