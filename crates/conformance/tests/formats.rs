@@ -127,9 +127,7 @@ fn folders_of_others_hold_what_is_encoded_here() {
     for mut backend in devices() {
         for (format, stem) in FORMATS {
             for (name, shape) in TENSORS {
-                // Of so few elements scales are nested there, but not here.
-                let single = format == WeightFormat::Nf4 && name == "few.weight";
-                let stored = open(if single { "nf4_single" } else { stem });
+                let stored = open(stem);
                 let weight = Weight::new(format, shape, 1);
                 let what = format!("{name} in {stem} on {}", backend.name());
                 let mut load = |files: &Checkpoint| {
@@ -137,6 +135,7 @@ fn folders_of_others_hold_what_is_encoded_here() {
                         |backend: &mut dyn Backend| files.load_coded(name, &weight.matrix, &weight.place(0), backend);
                     weight.after(backend.as_mut(), fill).unwrap_or_else(|error| panic!("{what}: {error}"))
                 };
+                // Of few elements, nested scales are stored as what they come to.
                 let (encoded, loaded) = (load(&plain), load(&stored));
                 // Scales in bfloat16 and of whole tensors are others.
                 if format != WeightFormat::E4m3 || name == "even.weight" {
@@ -169,6 +168,23 @@ fn folders_of_others_can_be_decoded() {
             let expected: Vec<u8> = expected.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
             assert_same(&found, &expected, &format!("{name} on {}", backend.name()));
         }
+    }
+}
+
+/// Scales that are not nested are taken as they are, where there is room for such.
+#[test]
+fn scales_that_are_not_nested_stay_so() {
+    let (plain, stored) = (open("plain"), open("nf4_single"));
+    let weight = Weight::new(WeightFormat::Nf4, [96, 64], 1);
+    let mut numbers = vec![0.0; weight.elements];
+    plain.read("few.weight", &weight.matrix, 0, &mut numbers).expect("readable");
+    let largest = |block: &[f32]| block.iter().fold(0f32, |most, x| most.max(x.abs()));
+    let scales: Vec<u8> = numbers.chunks(64).flat_map(|block| largest(block).to_le_bytes()).collect();
+    for mut backend in devices() {
+        let fill =
+            |backend: &mut dyn Backend| stored.load_coded("few.weight", &weight.matrix, &weight.place(0), backend);
+        let bytes = weight.after(backend.as_mut(), fill).expect("readable");
+        assert_same(&bytes[weight.elements / 2..], &scales, backend.name());
     }
 }
 

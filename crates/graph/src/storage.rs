@@ -17,9 +17,10 @@ pub enum Scales {
 /// Scales that share a scale.
 pub const NESTED_SCALES: usize = 256;
 
-/// Elements that share a scale: codes of `elements` of them, one behind another (of four bits, the first of two is the upper
-/// half of its byte), and a scale for every such block behind all of them, at a multiple of its size. Nested scales are a byte
-/// each, behind which, at a multiple of eight bytes, every [`NESTED_SCALES`] of them have their scale and their offset.
+/// Elements that share a scale: codes of `elements` of them, one behind another (of four bits, the first of two is the
+/// upper half of its byte), and a scale for every such block behind all of them, at a multiple of its size. Nested
+/// scales are a byte each, behind which, at a multiple of eight bytes, every [`NESTED_SCALES`] of them have their scale
+/// and their offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockFormat {
     pub elements: usize,
@@ -57,7 +58,8 @@ impl BlockFormat {
 /// Formats of few bits that frozen weights may be stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// Blocks of 64 with scales that are nested where a tensor's divide evenly, as bitsandbytes stores them.
+    /// Blocks of 64 as bitsandbytes has them with double quantisation. Where a tensor's scales do not divide evenly,
+    /// they are stored as what nested ones come to.
     Nf4,
     /// A scale for each row.
     Int8,

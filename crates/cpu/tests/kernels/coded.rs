@@ -1,5 +1,5 @@
-//! Products with weights in few bits are, bit for bit, those with the weights decoded: for any number of threads, and however
-//! many parts a weight is decoded in.
+//! Products with weights in few bits are, bit for bit, those with the weights decoded: for any number of threads, and
+//! however many parts a weight is decoded in.
 
 use crate::support::{Case, Fill, run};
 use plimsoll_cpu::single_step::value;

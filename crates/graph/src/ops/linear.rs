@@ -79,7 +79,8 @@ pub fn decoded_width(kind: LinearKind, weight: &Shape) -> usize {
     wide.div_ceil(parts).next_multiple_of(DECODED_WIDTH).min(wide).max(1)
 }
 
-/// Where what a product with a stored weight needs lies in its scratch, behind the product's own: from the beginning of that.
+/// Where what a product with a stored weight needs lies in its scratch, behind the product's own: from the beginning of
+/// that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DecodedScratch {
     /// A part of the weight: decoded; as codes and transposed for `fp8` where products take codes.
@@ -100,10 +101,10 @@ pub struct Linear {
     pub dest: Dest,
     pub cols: Option<Cols>,
     pub dropout: Option<InnerDropout>,
-    /// Only with a weight of rows of e4m3 and without dropout. Each row of `x` is rounded to e4m3 too, with a scale of its own
-    /// (its largest magnitude over 448), and the codes are multiplied. In `InputGrad`, the columns of `dy` are multiplied by
-    /// the scales of the weight's rows first, and the rows of that are rounded; what the weight's codes stand for is
-    /// taken without their scales. Sums are in float32.
+    /// Only with a weight of rows of e4m3 and without dropout. Each row of `x` is rounded to e4m3 too, with a scale of
+    /// its own (its largest magnitude over 448), and the codes are multiplied. In `InputGrad`, the columns of `dy` are
+    /// multiplied by the scales of the weight's rows first, and the rows of that are rounded; what the weight's codes
+    /// stand for is taken without their scales. Sums are in float32.
     pub fp8: bool,
 }
 

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use plimsoll_graph::{Code, E4M3_MAX, NESTED_SCALES};
 
-/// Encodes blocks that lie one behind another; the last one may be shorter. There is a scale for each, and room for their codes.
+/// Encodes blocks that lie one behind another; the last one may be shorter. There is a scale for each, and room for
+/// their codes.
 pub fn encode(code: Code, block: usize, numbers: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     let code_bytes = block * code.bits() / 8;
     for ((numbers, codes), scale) in numbers.chunks(block).zip(codes.chunks_mut(code_bytes)).zip(scales) {

@@ -1,11 +1,12 @@
-//! Matrices into weights stored in few bits: encoded on the host by several threads, a piece each, and written into the arena
-//! as codes and scales. What that takes of the host's memory is bounded: the pieces, and four bytes for each scale of a matrix.
+//! Matrices into weights stored in few bits: encoded on the host by several threads, a piece each, and written into the
+//! arena as codes and scales. What that takes of the host's memory is bounded: the pieces, and four bytes for each
+//! scale of a matrix.
 
 use std::io;
 use std::num::NonZero;
 use std::sync::Mutex;
 
-use plimsoll_graph::{BlockFormat, NESTED_SCALES, Scales};
+use plimsoll_graph::{BlockFormat, Code, NESTED_SCALES, Scales};
 use plimsoll_plan::Region;
 
 use super::ReadRegion;
@@ -140,15 +141,21 @@ impl CodedPlace {
         })
     }
 
-    /// Scales that are given in float32: nested, if the weight's are.
+    /// Scales that are given in float32. Those of four bits are nested as bitsandbytes nests them; where the weight's
+    /// are not stored so, they are what that makes of them, so that the numbers are the same.
     fn write_scales(&self, scales: &[f32], backend: &mut dyn Backend) -> Result<(), RuntimeError> {
+        if self.format.code != Code::Nf4 {
+            return self.write_plain_scales(scales, backend);
+        }
+        let mut nested = vec![0.0; scales.len().div_ceil(NESTED_SCALES)];
+        let mut codes = vec![0; scales.len()];
+        let offset = nest(scales, &mut codes, &mut nested);
         match self.format.scales {
-            Scales::F32 => self.write_plain_scales(scales, backend),
-            Scales::Nested => {
-                let mut nested = vec![0.0; scales.len().div_ceil(NESTED_SCALES)];
-                let mut codes = vec![0; scales.len()];
-                let offset = nest(scales, &mut codes, &mut nested);
-                self.write_nested_scales(&codes, &nested, offset, backend)
+            Scales::Nested => self.write_nested_scales(&codes, &nested, offset, backend),
+            Scales::F32 => {
+                let scale = |(block, &code): (usize, &u8)| nested_scale(code, nested[block / NESTED_SCALES], offset);
+                let scales: Vec<f32> = codes.iter().enumerate().map(scale).collect();
+                self.write_plain_scales(&scales, backend)
             }
         }
     }
