@@ -33,8 +33,8 @@ pub fn of_model(run: &RunConfig, spec: &Spec) -> Vec<Warning> {
     long.into_iter().chain(small.then_some(Warning::SmallBase { parameters })).collect()
 }
 
-/// Adapters beside nf4 were shown to reach what they reach beside sixteen bits from seven billion parameters on (Dettmers and
-/// others, QLoRA); the fewer there are, the more each one counts.
+/// Adapters beside nf4 were shown to reach what they reach beside sixteen bits from seven billion parameters on (Dettmers
+/// and others, QLoRA); the fewer there are, the more each one counts.
 const NF4_PARAMETERS_MIN: u64 = 1_000_000_000;
 
 /// What is left to be said of a run of so many updates.

@@ -19,8 +19,8 @@ const THREADS_MAX: usize = 16;
 /// Codes that are held for a device whose memory the host cannot address; never less than a piece of them.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What encoding a matrix of so many elements takes of the host's memory at most: of each thread a piece as it is read and as
-/// numbers, codes that are under way, and the matrix's scales as numbers, as bytes and as their own codes.
+/// What encoding a matrix of so many elements takes of the host's memory at most: of each thread a piece as it is read and
+/// as numbers, codes that are under way, and the matrix's scales as numbers, as bytes and as their own codes.
 pub fn encoding_bytes(format: &BlockFormat, elements: usize) -> u64 {
     let piece = (PIECE_ELEMENTS / format.elements).max(1) * format.elements;
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
