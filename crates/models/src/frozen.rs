@@ -5,8 +5,8 @@ use plimsoll_graph::{BatchShape, SlotTable, Storage, StreamShape, Streams};
 use crate::registry::Registry;
 use crate::{Architecture, Head, ModelError, Parameter, Recipe};
 
-/// Frozen projections in the recipe's format, each with its storage. Those whose blocks would not divide evenly are none of them,
-/// nor is anything where the recipe trains everything or names no format.
+/// Frozen projections in the recipe's format, each with its storage. Those whose blocks would not divide evenly are none of
+/// them, nor is anything where the recipe trains everything or names no format.
 pub fn weights_in_few_bits(
     model: &Architecture,
     head: &dyn Head,

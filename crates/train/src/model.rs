@@ -107,7 +107,8 @@ impl Model {
         self.folder().filter(|_| !self.random)
     }
 
-    /// The format of few bits that the files hold projections in; `None` where they hold them whole, and where there are none.
+    /// The format of few bits that the files hold projections in; `None` where they hold them whole, and where there are no
+    /// files.
     pub fn stored_format(&self) -> Result<Option<WeightFormat>, TrainError> {
         let Some(folder) = self.weights_folder() else { return Ok(None) };
         let unread = |reason| TrainError::Quantized { path: folder.to_owned(), reason };

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
-use plimsoll_models::{Built, Recipe, build, build_updating_in_backward};
+use plimsoll_models::{Built, Recipe, build, build_updating_in_backward, weights_in_few_bits};
 use plimsoll_plan::{
     Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, Variant,
     plan, speed_curve,
 };
 use plimsoll_runtime::Backend;
+use plimsoll_runtime::weights::encoding_bytes;
 
 use crate::checkpoint::PlanPosition;
 use crate::memory::{peak_resident_bytes, resident_bytes, return_free_memory};
@@ -59,6 +60,16 @@ impl Spec {
     /// The greatest length in each stream.
     fn lengths(&self) -> Streams<usize> {
         Streams::new(&vec![self.max_length; self.model.config.streams()])
+    }
+
+    /// What the host needs while the base is put into few bits.
+    fn encoding_bytes(&self) -> u64 {
+        let stored = weights_in_few_bits(&self.model.config, &*self.task.head(), &self.recipe).unwrap_or_default();
+        let matrices = stored.iter().flat_map(|(parameter, storage)| {
+            let blocks = storage.blocks.as_ref();
+            parameter.tensors.iter().filter_map(move |tensor| Some(encoding_bytes(blocks?, tensor.shape.elements())))
+        });
+        matrices.max().unwrap_or(0)
     }
 
     fn check_streams(&self) -> Result<(), TrainError> {
@@ -240,7 +251,8 @@ impl Surroundings<'_> {
 
     /// What the process will take besides what it has before anything has run.
     fn later_bytes(&self) -> u64 {
-        self.headroom_bytes() + if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 }
+        let libraries = if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 };
+        self.headroom_bytes() + libraries + self.spec.encoding_bytes()
     }
 
     /// What the process will take besides what it has once everything has run.

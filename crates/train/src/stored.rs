@@ -40,8 +40,8 @@ fn compressed(quantization: &Json) -> Result<WeightFormat, String> {
     ))
 }
 
-/// What transformers needs to make the same weights of the model that an adapter belongs to: its `quantization_config`. There
-/// is none that makes fp8 of rows.
+/// What transformers needs to make the same weights of the model that an adapter belongs to: its `quantization_config`.
+/// There is none that makes fp8 of rows.
 pub(crate) fn quantization_config(format: WeightFormat, torch_dtype: &str) -> Json {
     match format {
         WeightFormat::Nf4 => json!({

@@ -19,6 +19,16 @@ const THREADS_MAX: usize = 16;
 /// Codes that are held for a device whose memory the host cannot address; never less than a piece of them.
 const BATCH_BYTES: usize = 4 << 20;
 
+/// What encoding a matrix of so many elements takes of the host's memory at most: of each thread a piece as it is read and
+/// as numbers, codes that are under way, and the matrix's scales as numbers, as bytes and as their own codes.
+pub fn encoding_bytes(format: &BlockFormat, elements: usize) -> u64 {
+    let piece = (PIECE_ELEMENTS / format.elements).max(1) * format.elements;
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
+    let codes = BATCH_BYTES.max(code_bytes(format, piece)).min(code_bytes(format, elements));
+    let scales = elements.div_ceil(format.elements) * (2 * size_of::<f32>() + 1);
+    (threads.min(elements.div_ceil(piece)) * piece * 2 * size_of::<f32>() + codes + scales) as u64
+}
+
 /// Gives a matrix's numbers from an element on.
 pub(crate) type Numbers<'a> = dyn Fn(usize, &mut [f32]) -> io::Result<()> + Sync + 'a;
 

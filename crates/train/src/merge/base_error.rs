@@ -1,5 +1,5 @@
-//! What an adapter was trained beside, if that was in few bits, and what it is merged into are not the same weights: by how much
-//! they differ.
+//! What an adapter was trained beside, if that was in few bits, and what it is merged into are not the same weights: by how
+//! much they differ.
 
 use std::num::NonZero;
 use std::thread;
@@ -35,7 +35,8 @@ impl Sums {
     }
 }
 
-/// Reads every matrix that the format takes, a piece at a time, once for its scales where these are nested and once for the rest.
+/// Reads every matrix that the format takes, a piece at a time, once for its scales where these are nested and once for the
+/// rest.
 pub(super) fn base_error(model: &Model, files: &Checkpoint, format: WeightFormat) -> Result<BaseError, TrainError> {
     let recipe = Recipe { base: Some(format), ..Recipe::forward_only(None, DType::F32) };
     let (mut sums, mut weights) = (Sums::default(), 0);
