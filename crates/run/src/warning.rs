@@ -5,7 +5,8 @@ use std::fmt;
 use plimsoll_data::{Amount, Dataset};
 use plimsoll_train::{LearningRate, Spec};
 
-use crate::config::{Length, RunConfig};
+use crate::config::{Length, OriginRow, Resolved, RunConfig, key_at};
+use crate::units::counted;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Warning {
@@ -15,6 +16,10 @@ pub enum Warning {
     WarmUp { updates: u64, warmup: u64 },
     /// A key that needs evaluation data, where there is none.
     NoEvaluationData { key: &'static str },
+    /// There are too few rows for the share to hold out one.
+    NothingHeldOut { share: f64 },
+    /// A key of another task than the run's.
+    OtherTask { key: String, task: &'static str, runs: String },
     /// An update needs more sequences than there are.
     SmallDataset { batch: u64, sequences: u64 },
     /// The epochs asked for are one update.
@@ -25,6 +30,34 @@ pub enum Warning {
 pub fn of_model(run: &RunConfig, spec: &Spec) -> Option<Warning> {
     let (max_length, positions) = (run.data.max_length, spec.model.config.max_position as u64);
     (max_length > positions).then_some(Warning::Positions { max_length, positions })
+}
+
+/// Sections and keys that only one task looks at.
+const OF_TASKS: [(&str, &str); 6] = [
+    ("reward.", "reward"),
+    ("ranking.", "ranking"),
+    ("dpo.", "dpo"),
+    ("orpo.", "orpo"),
+    ("data.classes", "classification"),
+    ("eval.bleu_rows", "seq2seq"),
+];
+
+/// Settings of other tasks than the run's, where they are not what they would be anyway.
+pub fn of_task(resolved: &Resolved) -> Vec<Warning> {
+    let runs = &resolved.run.task;
+    let other = |row: OriginRow| {
+        let (_, task) = OF_TASKS.into_iter().find(|(key, _)| row.path.starts_with(key))?;
+        let default = key_at(&row.path).and_then(|key| key.default);
+        let is_meant = task == runs || default.is_some_and(|default| same(&row.value, default));
+        (!is_meant).then(|| Warning::OtherTask { key: row.path, task, runs: runs.clone() })
+    };
+    resolved.origins().into_iter().filter_map(other).collect()
+}
+
+/// `0` and `0.0` are one number.
+fn same(value: &str, default: &str) -> bool {
+    let numbers = (value.parse::<f64>(), default.parse::<f64>());
+    value == default || matches!(numbers, (Ok(value), Ok(default)) if value == default)
 }
 
 /// What is left to be said of a run of so many updates.
@@ -42,7 +75,10 @@ pub fn of_run(
     if eval.is_none() {
         let keys = [("eval.every", run.eval.every.is_some()), ("eval.samples", run.eval.samples.is_some())];
         let given = keys.into_iter().filter(|(_, is_given)| *is_given);
-        warnings.extend(given.map(|(key, _)| Warning::NoEvaluationData { key }));
+        warnings.extend(match run.data.eval_split {
+            Some(share) => vec![Warning::NothingHeldOut { share }],
+            None => given.map(|(key, _)| Warning::NoEvaluationData { key }).collect(),
+        });
     }
     let by_epochs = matches!(run.schedule.length(), Length::Epochs(_));
     match (amount, train.sequences()) {
@@ -70,10 +106,18 @@ impl fmt::Display for Warning {
             Self::NoEvaluationData { key } => {
                 write!(f, "`{key}` has no effect without evaluation data; set `data.eval` or `data.eval_split`")
             }
+            Self::NothingHeldOut { share } => write!(
+                f,
+                "`data.eval_split` is {share}, which of so few rows holds out none: there is no evaluation data"
+            ),
+            Self::OtherTask { key, task, runs } => {
+                write!(f, "`{key}` has no effect: it is a setting of `task: {task}`, and the task is {runs}")
+            }
             Self::SmallDataset { batch, sequences } => write!(
                 f,
-                "`batch.sequences` is {batch}, but the training data has {sequences} sequences: every update has some \
-                 of them more than once"
+                "`batch.sequences` is {batch}, but the training data has {}: every update has some of them more than \
+                 once",
+                counted(*sequences, "sequence")
             ),
             Self::OneUpdate { sequences } => write!(
                 f,
