@@ -242,7 +242,7 @@ with_hints! {
             ("{at}: the chat template refused the conversation: {reason}")
             hint ("correct the row or the template"),
         NotIncremental { at: Place, turn: usize } =>
-            ("{at}: the chat template rewrites earlier text when turn {turn} is added, so the answer cannot be told from the prompt")
+            ("{at}: the chat template rewrites earlier text when turn {turn} is added, so prompt and answer cannot be separated")
             hint ("give each answer a row of its own, or use a template that only appends"),
 
         // Tokenizer.
