@@ -106,7 +106,9 @@ fn operator_names() -> BTreeSet<String> {
     for path in sources("graph").iter().filter(|path| path.components().any(|part| part.as_os_str() == "ops")) {
         let text = fs::read_to_string(path).expect("UTF-8");
         let bodies = text.split("fn name(&self) -> &'static str {").skip(1);
-        names.extend(bodies.filter_map(|body| body.trim_start().strip_prefix('"')?.split('"').next().map(str::to_owned)));
+        names.extend(
+            bodies.filter_map(|body| body.trim_start().strip_prefix('"')?.split('"').next().map(str::to_owned)),
+        );
     }
     names
 }

@@ -267,7 +267,7 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
         ModelOrigin::Hub { id, folder } => Some(Note::Snapshot { id: id.clone(), folder: folder.clone() }),
         _ => None,
     };
-    let warnings = warning::of_model(&resolved.run, spec).into_iter().chain(warning::of_task(resolved));
+    let warnings = warning::of_model(&resolved.run, spec).into_iter().chain(warning::of_settings(resolved));
     snapshot.into_iter().chain(warnings.map(Note::Warning)).collect()
 }
 

@@ -18,8 +18,8 @@ pub enum Warning {
     NoEvaluationData { key: &'static str },
     /// There are too few rows for the share to hold out one.
     NothingHeldOut { share: f64 },
-    /// A key of another task than the run's.
-    OtherTask { key: String, task: &'static str, runs: String },
+    /// A key of another task or optimizer than the run's.
+    Idle { key: String, of: &'static str, runs: String },
     /// An update needs more sequences than there are.
     SmallDataset { batch: u64, sequences: u64 },
     /// The epochs asked for are one update.
@@ -34,24 +34,33 @@ pub fn of_model(run: &RunConfig, spec: &Spec) -> Option<Warning> {
 
 /// Sections and keys that only one task looks at.
 const OF_TASKS: [(&str, &str); 6] = [
-    ("reward.", "reward"),
-    ("ranking.", "ranking"),
-    ("dpo.", "dpo"),
-    ("orpo.", "orpo"),
-    ("data.classes", "classification"),
-    ("eval.bleu_rows", "seq2seq"),
+    ("reward.", "task: reward"),
+    ("ranking.", "task: ranking"),
+    ("dpo.", "task: dpo"),
+    ("orpo.", "task: orpo"),
+    ("data.classes", "task: classification"),
+    ("eval.bleu_rows", "task: seq2seq"),
 ];
+/// The same of optimizers.
+const OF_OPTIMIZERS: [(&str, &str); 2] =
+    [("optimizer.muon.", "optimizer: muon"), ("optimizer.adafactor.", "optimizer: adafactor")];
 
-/// Settings of other tasks than the run's, where they are not what they would be anyway.
-pub fn of_task(resolved: &Resolved) -> Vec<Warning> {
-    let runs = &resolved.run.task;
-    let other = |row: OriginRow| {
-        let (_, task) = OF_TASKS.into_iter().find(|(key, _)| row.path.starts_with(key))?;
-        let default = key_at(&row.path).and_then(|key| key.default);
-        let is_meant = task == runs || default.is_some_and(|default| same(&row.value, default));
-        (!is_meant).then(|| Warning::OtherTask { key: row.path, task, runs: runs.clone() })
+/// Settings of other tasks and optimizers than the run's, where they are not what they would be anyway.
+pub fn of_settings(resolved: &Resolved) -> Vec<Warning> {
+    let run = &resolved.run;
+    let is_run_s = |of: &str| match of.split_once(": ") {
+        Some(("task", task)) => task == run.task,
+        Some((_, name)) => run.optimizer.has(name),
+        None => true,
     };
-    resolved.origins().into_iter().filter_map(other).collect()
+    let idle = |row: OriginRow| {
+        let (_, of) = OF_TASKS.into_iter().chain(OF_OPTIMIZERS).find(|(key, _)| row.path.starts_with(key))?;
+        let default = key_at(&row.path).and_then(|key| key.default);
+        let is_meant = is_run_s(of) || default.is_some_and(|default| same(&row.value, default));
+        let runs = if of.starts_with("task") { &run.task } else { &run.optimizer.name };
+        (!is_meant).then(|| Warning::Idle { key: row.path, of, runs: runs.clone() })
+    };
+    resolved.origins().into_iter().filter_map(idle).collect()
 }
 
 /// `0` and `0.0` are one number.
@@ -110,8 +119,9 @@ impl fmt::Display for Warning {
                 f,
                 "`data.eval_split` is {share}, which of so few rows holds out none: there is no evaluation data"
             ),
-            Self::OtherTask { key, task, runs } => {
-                write!(f, "`{key}` has no effect: it is a setting of `task: {task}`, and the task is {runs}")
+            Self::Idle { key, of, runs } => {
+                let what = of.split(':').next().unwrap_or_default();
+                write!(f, "`{key}` has no effect: it is a setting of `{of}`, and the {what} is {runs}")
             }
             Self::SmallDataset { batch, sequences } => write!(
                 f,

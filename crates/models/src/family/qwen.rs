@@ -9,7 +9,7 @@ fn qwen(keys: &ConfigKeys) -> Result<Decoder, ModelError> {
     let decoder = Decoder::new(keys)?;
     // Files carry a window that is switched off unless they say otherwise.
     let window = if keys.flag("use_sliding_window")? { keys.count("sliding_window")? } else { None };
-    let first = keys.number("max_window_layers")?;
+    let first = if window.is_some() { keys.number("max_window_layers")? } else { 0.0 };
     let windows = windows(keys, decoder.windows.len(), window, |layer| layer as f64 >= first)?;
     Ok(Decoder { windows, ..decoder })
 }

@@ -133,6 +133,11 @@ impl AdafactorConfig {
 }
 
 impl OptimizerConfig {
+    /// Whether some parameters are trained by the rule of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.name == name || self.groups.0.iter().any(|group| group.name.as_deref() == Some(name))
+    }
+
     /// The settings that hold where no group says otherwise.
     pub fn settings(&self, state: graph::StateStorage) -> OptimizerSettings {
         OptimizerSettings {
@@ -210,13 +215,8 @@ pub enum Length {
 }
 
 /// What the rules look at besides rate and weight decay. Muon leaves what is no matrix to AdamW.
-const SETTINGS: [(&str, &[&str]); 5] = [
-    ("momentum", &["sgd", "muon"]),
-    ("betas", &["adamw", "lion", "muon"]),
-    ("eps", &["adamw", "muon", "adafactor"]),
-    ("muon", &["muon"]),
-    ("adafactor", &["adafactor"]),
-];
+const SETTINGS: [(&str, &[&str]); 3] =
+    [("momentum", &["sgd", "muon"]), ("betas", &["adamw", "lion", "muon"]), ("eps", &["adamw", "muon", "adafactor"])];
 
 impl OptimizerConfig {
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {

@@ -269,13 +269,8 @@ fn keys_that_do_not_go_together() {
          hint: remove it, or set `optimizer.name`",
     );
     check(
-        "model: tiny\noptimizer: {muon: {nesterov: false}}\n",
-        "error: run.yaml:2:19: `optimizer.muon` applies to `muon`, but the optimizer is `adamw`\n\
-         hint: remove it, or set `optimizer.name`",
-    );
-    check(
         "model: tiny\noptimizer: {groups: [{match: lm_head, name: sgd, eps: 1e-6}]}\n",
-        "error: run.yaml:2:57: `optimizer.groups[0].eps` applies to `adamw`, `muon` and `adafactor`, but the optimizer is \
+        "error: run.yaml:2:55: `optimizer.groups[0].eps` applies to `adamw`, `muon` and `adafactor`, but the optimizer is \
          `sgd`\nhint: remove it, or set `optimizer.groups[0].name`",
     );
     check(
