@@ -165,7 +165,7 @@ fn shares_that_leave_nothing() {
     world.edit("run.yaml", "eval: train.jsonl", "eval_split: 0.99");
     for mode in ["memory", "cached"] {
         let setting = format!("data.mode={mode}");
-        let expected = "error: run.yaml:2:38: no row is left to train on: `data.eval_split` holds out all of the 24\n\
+        let expected = "error: run.yaml:2:40: no row is left to train on: `data.eval_split` holds out all of the 24\n\
             hint: lower data.eval_split, or give the evaluation rows in a file of their own with data.eval\n";
         let said = world.run(&["train", "run.yaml", "--quiet", "--out", "out", "--set", &setting]);
         assert_eq!((said.code, said.stderr.as_str()), (Some(2), expected), "{mode}");

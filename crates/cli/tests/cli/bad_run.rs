@@ -227,7 +227,7 @@ fn shapes_in_the_words_of_another_family() {
     check("model.query_pre_attn_scalar=8", "error: --set model.query_pre_attn_scalar: ");
     check(
         "model.family=t5",
-        "error: run.yaml:1:23: `model.hidden_size` means nothing to t5 models\nhint: they are described by vocab_size, ",
+        "error: run.yaml:1:37: `model.hidden_size` means nothing to t5 models\nhint: they are described by vocab_size, ",
     );
 }
 

@@ -98,7 +98,7 @@ fn what_makes_no_sense_is_refused() {
         "task=sft",
         4,
         "error: train.jsonl, row 1: the rows are pairs of answers, which this task has no use for\n\
-         hint: use `task: reward`, or give the columns of another shape\n",
+         hint: use `task: reward`, `dpo` or `orpo`, or give the columns of another shape\n",
     );
 }
 
@@ -130,7 +130,8 @@ fn the_template_that_was_used_is_exported() {
         template(out)
     };
     assert_eq!(train("own", &[]), Some(own.clone()));
-    let chatml = train("named", &["data.template=chatml", "data.max_length=96"]).unwrap();
+    let chatml =
+        train("named", &["data.template=chatml", "data.max_length=96", "plan.micro_batch_tokens=192"]).unwrap();
     assert!(chatml.contains("<|im_start|>") && chatml != own, "{chatml}");
     // A tokenizer without one: plain texts go without, conversations do not.
     let mut config = world.json("model/tokenizer_config.json");
@@ -142,5 +143,5 @@ fn the_template_that_was_used_is_exported() {
     };
     let row = format!("{{\"chosen\": {}, \"rejected\": {}}}\n", turns("2"), turns("3"));
     world.write("train.jsonl", row.repeat(8));
-    assert_eq!(train("turns", &["data.max_length=96"]), Some(chatml));
+    assert_eq!(train("turns", &["data.max_length=96", "plan.micro_batch_tokens=192"]), Some(chatml));
 }
