@@ -281,8 +281,8 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
         ModelOrigin::Hub { id, folder } => Some(Note::Snapshot { id: id.clone(), folder: folder.clone() }),
         _ => None,
     };
-    let warnings = warning::of_model(&resolved.run, spec).into_iter().map(Note::Warning);
-    snapshot.into_iter().chain(warnings).collect()
+    let warnings = warning::of_model(&resolved.run, spec).into_iter().chain(warning::of_settings(resolved));
+    snapshot.into_iter().chain(warnings.map(Note::Warning)).collect()
 }
 
 /// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the

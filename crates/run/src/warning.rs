@@ -6,7 +6,8 @@ use plimsoll_data::{Amount, Dataset};
 use plimsoll_graph::WeightFormat;
 use plimsoll_train::{LearningRate, Spec};
 
-use crate::config::{Length, RunConfig};
+use crate::config::{Length, OriginRow, Resolved, RunConfig, key_at};
+use crate::units::counted;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Warning {
@@ -18,6 +19,10 @@ pub enum Warning {
     WarmUp { updates: u64, warmup: u64 },
     /// A key that needs evaluation data, where there is none.
     NoEvaluationData { key: &'static str },
+    /// There are too few rows for the share to hold out one.
+    NothingHeldOut { share: f64 },
+    /// A key of another task or optimizer than the run's.
+    Idle { key: String, of: &'static str, runs: String },
     /// An update needs more sequences than there are.
     SmallDataset { batch: u64, sequences: u64 },
     /// The epochs asked for are one update.
@@ -37,6 +42,43 @@ pub fn of_model(run: &RunConfig, spec: &Spec) -> Vec<Warning> {
 /// and others, QLoRA); the fewer there are, the more each one counts.
 const NF4_PARAMETERS_MIN: u64 = 1_000_000_000;
 
+/// Sections and keys that only one task looks at.
+const OF_TASKS: [(&str, &str); 6] = [
+    ("reward.", "task: reward"),
+    ("ranking.", "task: ranking"),
+    ("dpo.", "task: dpo"),
+    ("orpo.", "task: orpo"),
+    ("data.classes", "task: classification"),
+    ("eval.bleu_rows", "task: seq2seq"),
+];
+/// The same of optimizers.
+const OF_OPTIMIZERS: [(&str, &str); 2] =
+    [("optimizer.muon.", "optimizer: muon"), ("optimizer.adafactor.", "optimizer: adafactor")];
+
+/// Settings of other tasks and optimizers than the run's, where they are not what they would be anyway.
+pub fn of_settings(resolved: &Resolved) -> Vec<Warning> {
+    let run = &resolved.run;
+    let is_run_s = |of: &str| match of.split_once(": ") {
+        Some(("task", task)) => task == run.task,
+        Some((_, name)) => run.optimizer.has(name),
+        None => true,
+    };
+    let idle = |row: OriginRow| {
+        let (_, of) = OF_TASKS.into_iter().chain(OF_OPTIMIZERS).find(|(key, _)| row.path.starts_with(key))?;
+        let default = key_at(&row.path).and_then(|key| key.default);
+        let is_meant = is_run_s(of) || default.is_some_and(|default| same(&row.value, default));
+        let runs = if of.starts_with("task") { &run.task } else { &run.optimizer.name };
+        (!is_meant).then(|| Warning::Idle { key: row.path, of, runs: runs.clone() })
+    };
+    resolved.origins().into_iter().filter_map(idle).collect()
+}
+
+/// `0` and `0.0` are one number.
+fn same(value: &str, default: &str) -> bool {
+    let numbers = (value.parse::<f64>(), default.parse::<f64>());
+    value == default || matches!(numbers, (Ok(value), Ok(default)) if value == default)
+}
+
 /// What is left to be said of a run of so many updates.
 pub fn of_run(
     run: &RunConfig,
@@ -52,7 +94,10 @@ pub fn of_run(
     if eval.is_none() {
         let keys = [("eval.every", run.eval.every.is_some()), ("eval.samples", run.eval.samples.is_some())];
         let given = keys.into_iter().filter(|(_, is_given)| *is_given);
-        warnings.extend(given.map(|(key, _)| Warning::NoEvaluationData { key }));
+        warnings.extend(match run.data.eval_split {
+            Some(share) => vec![Warning::NothingHeldOut { share }],
+            None => given.map(|(key, _)| Warning::NoEvaluationData { key }).collect(),
+        });
     }
     let by_epochs = matches!(run.schedule.length(), Length::Epochs(_));
     match (amount, train.sequences()) {
@@ -86,10 +131,19 @@ impl fmt::Display for Warning {
             Self::NoEvaluationData { key } => {
                 write!(f, "`{key}` has no effect without evaluation data; set `data.eval` or `data.eval_split`")
             }
+            Self::NothingHeldOut { share } => write!(
+                f,
+                "`data.eval_split` is {share}, which of so few rows holds out none: there is no evaluation data"
+            ),
+            Self::Idle { key, of, runs } => {
+                let what = of.split(':').next().unwrap_or_default();
+                write!(f, "`{key}` has no effect: it is a setting of `{of}`, and the {what} is {runs}")
+            }
             Self::SmallDataset { batch, sequences } => write!(
                 f,
-                "`batch.sequences` is {batch}, but the training data has {sequences} sequences: every update has some \
-                 of them more than once"
+                "`batch.sequences` is {batch}, but the training data has {}: every update has some of them more than \
+                 once",
+                counted(*sequences, "sequence")
             ),
             Self::OneUpdate { sequences } => write!(
                 f,

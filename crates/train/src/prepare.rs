@@ -145,8 +145,7 @@ pub fn plan_run(
     let plan = |fixed| plan_only(spec, device, budgets, fixed);
     let smallest = spec.smallest_batch();
     let here = Surroundings { spec, device, budgets, data, process, plan: &plan, smallest };
-    let mut chosen = here.plan(0)?;
-    let fixed = here.measured(chosen.batch, 0, here.later_bytes());
+    let (mut chosen, fixed) = here.plan(0)?;
     chosen.report.restate(&fixed);
     Ok((chosen, fixed))
 }
@@ -265,27 +264,36 @@ impl Surroundings<'_> {
         if self.device.backing == Backing::Host { report.layout.arena_bytes } else { 0 }
     }
 
-    /// A plan that fits beside what the process takes, with what that is before anything has run.
-    fn plan(&self, gpu_excess_bytes: u64) -> Result<Chosen<Built>, TrainError> {
+    /// A plan that fits beside what the process takes, and what that is before anything has run.
+    fn plan(&self, gpu_excess_bytes: u64) -> Result<(Chosen<Built>, Fixed), TrainError> {
         let later = self.later_bytes();
         let planned = |batch| {
             let fixed = self.measured(batch, gpu_excess_bytes, later);
             (self.plan)(fixed)
         };
         // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
-        let chosen = match planned(self.smallest) {
+        let mut chosen = match planned(self.smallest) {
             // A refusal names a budget, so it is made again with what the process takes once it has planned.
             Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(self.smallest)?,
             chosen => chosen?,
         };
-        // Planning itself left something behind; plan again if that no longer fits.
-        let after = self.measured(chosen.batch, gpu_excess_bytes, later);
-        let beside = self.device.staging_bytes + chosen.report.host.categories.snapshot;
-        let needed = after.host_process_bytes + after.host_data_bytes + beside;
-        if self.arena_on_host(&chosen.report) + needed > self.budgets.host_bytes {
-            return planned(chosen.batch);
+        // Planning itself left something behind; plan again as long as that no longer fits.
+        for _ in 0..REPLANS_MAX {
+            let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+            if self.fits(&chosen.report, &after) {
+                return Ok((chosen, after));
+            }
+            chosen = planned(chosen.batch)?;
         }
-        Ok(chosen)
+        let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+        Ok((chosen, after))
+    }
+
+    /// Whether a plan fits into the host's budget beside what no plan controls.
+    fn fits(&self, report: &Report, fixed: &Fixed) -> bool {
+        let beside = self.device.staging_bytes + report.host.categories.snapshot;
+        let needed = fixed.host_process_bytes + fixed.host_data_bytes + beside;
+        self.arena_on_host(report) + needed <= self.budgets.host_bytes
     }
 
     /// That driver and libraries leave the host within its budget.
@@ -364,7 +372,7 @@ pub(crate) fn start(
     let Surroundings { spec, device, budgets, .. } = *here;
     let mut excess = 0;
     for _ in 0..REPLANS_MAX {
-        let chosen = here.plan(excess)?;
+        let (chosen, _) = here.plan(excess)?;
         let picture = chosen.picture(device);
         let Chosen { built, plan, mut report, batch, loss_chunks, .. } = chosen;
         // Files that lack something are found before memory is taken for them.

@@ -152,6 +152,23 @@ fn training_within_the_budget_a_refusal_names() {
     world.run(&["train", "run.yaml", "--out", "out", "--quiet", "--host", &budget]).ok();
 }
 
+/// What the process itself takes is measured anew for every plan, and may have grown by planning.
+#[test]
+fn a_plan_is_within_its_budget_on_the_cpu() {
+    let world = World::bare(&format!("{SHAPE}data: {{max_length: 256}}\nbatch: {{sequences: 32}}\n"));
+    let planned = |args: &[&str]| {
+        let report = world.run(&[&["plan", "run.yaml", "--device", "cpu", "--json"], args].concat()).ok().json();
+        report["host"]["planned_bytes"].as_u64().unwrap()
+    };
+    let (low, high) = (planned(&["--goal", "lowest"]), planned(&[]));
+    // A little more than the least, which differs from process to process.
+    for twelfth in 2..=12 {
+        let budget = low + (high - low) * twelfth / 12;
+        let found = planned(&["--host", &budget.to_string()]);
+        assert!(found <= budget, "{found} of {budget}");
+    }
+}
+
 /// The quickstart fits whatever it is planned for, and a budget that was given stays as it was given.
 #[test]
 fn the_quickstart_has_a_budget_for_each_device() {
