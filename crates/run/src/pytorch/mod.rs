@@ -129,7 +129,7 @@ fn comparable(resolved: &Resolved, spec: &Spec, profile: &DeviceProfile) -> Resu
         return Err(Failure::usage("the comparison with PyTorch is one of sixteen-bit runs, but this one is in fp32")
             .hint("remove `precision`, or set it to bf16"));
     }
-    if !matches!(run.base, BaseFormat::Auto | BaseFormat::Bf16 | BaseFormat::Fp16) {
+    if run.base.is_some_and(|base| base != BaseFormat::Bf16) {
         return Err(Failure::usage("the comparison with PyTorch is one of sixteen-bit bases, but `base` is another")
             .hint("compare it without `base`"));
     }

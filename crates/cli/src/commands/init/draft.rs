@@ -250,7 +250,7 @@ mod tests {
             ("classification", 2, "adafactor")
         );
         assert_eq!((run.optimizer.state, run.data.eval_split), (StateStorage::Int8, Some(0.05)));
-        assert_eq!((run.data.classes.count(), run.base), (Some(2), BaseFormat::Bf16));
+        assert_eq!((run.data.classes.count(), run.base), (Some(2), Some(BaseFormat::Bf16)));
         for line in text.lines().filter(|line| !line.is_empty() && *line != "data:") {
             assert!(line.contains('#'), "{line}");
         }
