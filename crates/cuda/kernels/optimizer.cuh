@@ -185,14 +185,17 @@ struct Int8 {
 #define INT8_BLOCK (32 * INT8_LANE)
 static_assert(UPDATE_CHUNK % (UPDATE_THREADS * INT8_LANE) == 0, "warps have equal shares");
 
-// What each code stands for, ascending, and what lies halfway from it to the next.
+// What each code stands for, ascending, and what lies halfway to it from the one below, and from it to the next.
 struct DynamicTable {
-    float numbers[256], middles[256];
+    float numbers[256];
+    float2 middles[256];
 
     template <typename Number> __device__ __forceinline__ void fill(Number number) {
         for (u32 code = threadIdx.x; code < 256; code += blockDim.x) {
             numbers[code] = number(code);
-            middles[code] = code < 255 ? 0.5f * (number(code) + number(code + 1)) : __int_as_float(0x7f800000);
+            const float below = code > 0 ? 0.5f * (number(code - 1) + number(code)) : __int_as_float(0xff800000);
+            const float above = code < 255 ? 0.5f * (number(code) + number(code + 1)) : __int_as_float(0x7f800000);
+            middles[code] = make_float2(below, above);
         }
     }
 };
@@ -226,9 +229,9 @@ template <u32 PARTS> __device__ __forceinline__ u32 nearest_code(const DynamicTa
     // Beyond 2²³ the fraction's bits count ones.
     const u32 magnitude = __float_as_uint(from_zero + 8388608.0f) & 0x1ffu;
     u32 code = PARTS == 1 ? (number < 0.0f ? 127 - magnitude : 127 + magnitude) : magnitude;
-    const float below = code > 0 ? table.middles[code - 1] : __int_as_float(0xff800000);
-    if (number > table.middles[code]) code++;
-    else if (!(number > below)) code--;
+    const float2 middles = table.middles[code];
+    if (number > middles.y) code++;
+    else if (!(number > middles.x) && code > 0) code--;
     return code;
 }
 
@@ -324,14 +327,19 @@ __device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable&
 // The first of a kernel's parameters, read where the driver put it.
 #define TABLE(type) const __grid_constant__ type table, u32 count
 
+// Blocks on a multiprocessor at least. Those that look codes up wait for shared memory, and more of them hide that.
+#define UPDATE_BLOCKS_f32 1
+#define UPDATE_BLOCKS_bf16 1
+#define UPDATE_BLOCKS_int8 3
+
 // The kernels of one rule for all types of parameter, gradient and state, which they are named after. `NUMBERS_rule` are the
 // parameters behind the tensors, `RULE_rule` is made of them.
 #define UPDATE_KERNELS(rule, p_name, P, g_name, G, s_name, S)                                                          \
-    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS) rule##_##p_name##_##g_name##_##s_name(                           \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS_##s_name) rule##_##p_name##_##g_name##_##s_name(   \
         P* p, G* g, S* m, S* v, float* master, u64 len, u32 site, NUMBERS_##rule) {                                    \
         update_one<P, G, S>(RULE_##rule, p, g, m, v, master, hyper, len, site);                                        \
     }                                                                                                                  \
-    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS_##s_name)                                          \
         rule##_many_##p_name##_##g_name##_##s_name(TABLE(UpdateTable), NUMBERS_##rule) {                               \
         update_many<P, G, S>(RULE_##rule, table, count, hyper);                                                        \
     }
