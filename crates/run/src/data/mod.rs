@@ -304,8 +304,8 @@ struct RowsAre {
     conversations: bool,
 }
 
-/// The files with the template that was chosen, or taken because there was none: prompts of the trained model, and what it is
-/// to score, have to be written as in training.
+/// The files with the template that was chosen, or taken because there was none: prompts of the trained model, and what it
+/// is to score, have to be written as in training.
 fn exported_files(
     mut files: Vec<(String, Vec<u8>)>,
     tokenizer: &Tokenizer,
