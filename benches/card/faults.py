@@ -186,8 +186,9 @@ def killed(bench: Bench, file: Path) -> tuple:
         return f"left {', '.join(names)}", figures
     why = next((why for name in whole if (why := usable(bench, file, out / "checkpoints" / name))), "")
     data = rows.make(bench)
-    again = bench.plimsoll("train", file, "--out", out, "--steps", 1, "--quiet",
-                           "--set", f"data.train={data / rows.FILES['sft']}")
+    again = bench.plimsoll("train", file, "--out", out, "--steps", 1, "--quiet", "--seed", 4711,
+                           "--set", f"data.train={data / rows.FILES['sft']}",
+                           "--set", f"data.tokenizer={data / 'tokenizer'}", "--set", "data.overlong=truncate")
     why = why or ended(again, USAGE)[0]
     if before and not why:
         held = card_memory(bench.device)["used_bytes"] - before["used_bytes"]

@@ -122,6 +122,9 @@ def draw(seed: int, number: int, on_card: bool, data: Path) -> Case:
         run["mode"] = "eager"
     if rng.random() < 0.2:
         run["clip"] = "none"
+    # Only what adapters leave as it is can be stored in few bits.
+    if "lora" in run["method"] and rng.random() < 0.5:
+        run["base"] = rng.choice(["nf4", "int8", "fp8", "auto"])
     if trains:
         # Saved at the end: small enough that the disk is not what is tested.
         model["hidden_size"], model["num_hidden_layers"] = min(model["hidden_size"], 768), min(model["num_hidden_layers"], 6)

@@ -1,4 +1,4 @@
-"""The runs of docs/measurements.md, from A to G, alone on the card: speed, used against planned, predicted against measured."""
+"""The runs of docs/measurements.md, alone on the card: speed, used against planned, predicted against measured."""
 
 import statistics
 from typing import NamedTuple, Optional
@@ -46,12 +46,19 @@ class Row(NamedTuple):
 
 A = "A: Mistral-7B reward, LoRA r16, dropout 0.1, 8 × 512"
 B = "B: Mistral-7B SFT, LoRA r16, 4 × 2048"
+A8 = "A8: Mistral-7B reward, `base: fp8`, LoRA r16, dropout 0.1, 8 × 512"
+B8 = "B8: Mistral-7B SFT, `base: fp8`, LoRA r16, 4 × 2048"
+C = "C: Mistral-7B SFT, `base: nf4`, LoRA r16, 4 × 2048"
 D = "D: Mistral-7B reward, full, AdamW with bf16 states, 2 × 384 (`--steps 20`)"
 D8 = "D8: Mistral-7B reward, full, AdamW with int8 states, updates in the backward pass, 2 × 384 (`--steps 20`)"
 E = "E: T5 of 10 + 10 layers, dim 768, full, 32 × 256 on both sides"
 F = "F: nanochat of 16 layers, dim 1024, full, AdamW, 8 × 2048"
+E16 = "E16: E with sixteen-bit AdamW states and no masters, as PyTorch trains a bf16 model"
+F16 = "F16: F with sixteen-bit AdamW states and no masters, as PyTorch trains a bf16 model"
 R3 = "R3: Qwen2.5-1.5B ranking, LoRA, 4 × 2048"
+R3N = "R3N: Qwen2.5-1.5B SFT, `base: nf4`, LoRA r8, dropout 0.1, 4 × 2048"
 G = "G: Qwen2.5-1.5B SFT, LoRA r8, dropout 0.1, 4 × 2048"
+L = "L: Llama-3.1-8B SFT, `base: nf4`, LoRA r32, 1 × 16384"
 ON_CARD = [
     Row(A, "mistral-reward", None, short=True),
     Row(A, "mistral-reward", "27GiB", short=True),
@@ -61,13 +68,21 @@ ON_CARD = [
     Row(A, "mistral-reward", "16GiB", short=True),
     Row(B, "mistral-sft", "34GiB", short=True),
     Row(B, "mistral-sft", "17GiB", short=True),
+    Row(A8, "mistral-reward-fp8", None, short=True),
+    Row(B8, "mistral-sft-fp8", "25GiB", short=True),
+    Row(B8, "mistral-sft-fp8", "11GiB", short=True),
+    Row(C, "mistral-sft-nf4", "7GiB", short=True),
     Row(D, "mistral-full", None, short=True, steps=20),
     Row(D8, "mistral-full-int8", "30GiB", short=True, steps=20),
     Row(E, "t5-chat", None, short=True),
     Row(E, "t5-chat", "5.5GiB", short=True),
+    Row(E16, "t5-chat-bf16", None, short=True),
+    Row(F16, "nanochat-bf16", None, short=True),
     Row(F, "nanochat", None, short=True),
     Row(F, "nanochat", "9GiB", short=True),
     Row(R3, "qwen-ranking", "12GiB", short=True),
+    Row(R3N, "qwen-sft-nf4", "3.7GiB", short=True),
+    Row(L, "llama-8b-long", "12GiB", short=True),
     Row(G, "qwen-sft", "40GiB", short=False),
     Row(G, "qwen-sft", "24GiB", short=False),
     Row(G, "qwen-sft", "20GiB", short=True),

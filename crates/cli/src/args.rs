@@ -1,5 +1,7 @@
 //! The command line.
 
+mod init;
+
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use plimsoll_run::config::{Flag, Overrides, Resolved, load_run};
 use plimsoll_run::{Failure, Options};
+
+pub use init::{InitArgs, InitMethod, Preset};
 
 /// Trains language models inside a memory budget.
 #[derive(Debug, Parser)]
@@ -64,12 +68,15 @@ pub enum Command {
     /// List the keys of a run file: allowed values, defaults and help
     #[command(after_help = "Example: plimsoll keys optimizer")]
     Keys(KeysArgs),
-    /// Write a commented run file to start from
-    #[command(after_help = "Example: plimsoll init --preset low-memory --model qwen3-0.6b run.yaml")]
+    /// Write a commented run file to start from; on a terminal and without flags, ask what it needs
+    #[command(after_help = "Example: plimsoll init --model models/Qwen2.5-0.5B --data data/train.jsonl --gpu 12GiB")]
     Init(InitArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = "Example: plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll")]
     Completions(CompletionsArgs),
+    /// Print every command with its flags as a page in Markdown
+    #[command(hide = true)]
+    Commands,
     /// Train tokenizers
     #[command(subcommand)]
     Tokenizer(TokenizerCommand),
@@ -181,6 +188,9 @@ pub struct PlanArgs {
     /// Compare methods instead: full training with states in less memory, frozen layers, LoRA at several ranks
     #[arg(long, value_name = "WHICH", value_parser = ["methods"], conflicts_with_all = ["html", "svg"])]
     pub alternatives: Option<String>,
+    /// Compare the plan with what the same run takes elsewhere: `pytorch` is Hugging Face transformers with PEFT
+    #[arg(long, value_name = "WHAT", value_parser = ["pytorch"], conflicts_with = "alternatives")]
+    pub compare: Option<String>,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -316,6 +326,10 @@ pub struct DeviceArgs {
     /// Host memory budget: a size such as 16GiB, a percentage of the available memory, or auto
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub host: Option<String>,
+    /// How the frozen base is stored: bf16, fp8, int8, nf4 or auto [default: as the model's folder has it, or as the adapter
+    /// was trained on it]
+    #[arg(long, value_name = "FORMAT")]
+    pub base: Option<String>,
     /// Set any key of a run file that applies, such as precision or data.max_length; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -345,24 +359,6 @@ pub struct MergeArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct InitArgs {
-    /// What the run file is tuned for
-    #[arg(long, value_enum, default_value_t = Preset::Balanced)]
-    pub preset: Preset,
-    /// Model to train: a preset, a Hugging Face folder or a hub id
-    #[arg(long, default_value = "qwen3-0.6b")]
-    pub model: String,
-    /// Overwrite an existing file
-    #[arg(long)]
-    pub force: bool,
-    /// The file to write
-    #[arg(value_name = "FILE", default_value = "run.yaml")]
-    pub file: PathBuf,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-#[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// For how long to watch
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = watching_seconds)]
@@ -373,6 +369,9 @@ pub struct DoctorArgs {
     /// Look at what --record wrote instead of at this machine
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
+    /// Ask runs of ours that hang and hold GPU memory to stop, without a question
+    #[arg(long, conflicts_with = "replay")]
+    pub yes: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -440,13 +439,6 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Preset {
-    LowMemory,
-    Balanced,
-    Fastest,
-}
-
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OutputArgs {
     /// Print only errors, warnings and results
@@ -472,6 +464,9 @@ pub struct CommonArgs {
     /// What to optimise the plan for: fastest or lowest
     #[arg(long, value_name = "GOAL")]
     pub goal: Option<String>,
+    /// How frozen weights are stored: bf16, fp8, int8, nf4 or auto
+    #[arg(long, value_name = "FORMAT")]
+    pub base: Option<String>,
     /// Set any key of the run file; may be repeated (`plimsoll keys` lists them)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -516,7 +511,7 @@ impl Command {
             Self::Doctor(args) => args.output,
             Self::Logs(_) | Self::Watch(_) | Self::Dashboard(_) => OutputArgs { quiet: false, json: false },
             Self::Init(args) => args.output,
-            Self::Completions(_) => OutputArgs { quiet: false, json: false },
+            Self::Completions(_) | Self::Commands => OutputArgs { quiet: false, json: false },
             Self::Tokenizer(TokenizerCommand::Train(args)) => args.output,
         }
     }
@@ -529,6 +524,7 @@ impl DeviceArgs {
             ("--device", "device", self.device.clone()),
             ("--gpu", "memory.gpu", self.gpu.clone()),
             ("--host", "memory.host", self.host.clone()),
+            ("--base", "base", self.base.clone()),
             ("--template", "data.template", template.clone()),
         ];
         overrides(&self.set, flags)
@@ -572,6 +568,7 @@ impl CommonArgs {
             ("--steps", "schedule.steps", number(self.steps)),
             ("--seed", "seed", number(self.seed)),
             ("--mode", "mode", self.mode.clone()),
+            ("--base", "base", self.base.clone()),
         ];
         overrides(&self.set, flags)
     }

@@ -3,9 +3,12 @@
 mod args;
 mod beside;
 mod commands;
+mod compared;
+mod curves;
 mod interrupt;
 mod language;
 mod launcher;
+mod limits;
 mod observer;
 mod printer;
 mod tables;
@@ -71,6 +74,7 @@ fn dispatch(command: &Command, printer: &Printer) -> Result<(), Failure> {
         Command::Merge(args) => commands::merge::run(args, printer),
         Command::Keys(args) => commands::keys::run(args, printer),
         Command::Completions(args) => commands::completions::run(args, printer),
+        Command::Commands => commands::reference::run(printer),
         Command::Init(args) => commands::init::run(args, printer),
         Command::Tokenizer(command) => commands::tokenizer::run(command, printer),
     }

@@ -1,6 +1,6 @@
 //! The tables of a plan: where every byte goes, and what else could be done.
 
-use plimsoll_plan::{Alternative, Report, SaveMode, SpeedAt};
+use plimsoll_plan::{Alternative, Report, SaveMode};
 use plimsoll_run::{Measured, bytes};
 
 use crate::printer::{Column, Table};
@@ -114,26 +114,33 @@ fn decisions(report: &Report) -> Table {
     table
 }
 
-/// How the plan was chosen among its alternatives, and what more memory would buy.
-pub fn remarks(report: &Report) -> String {
+/// How the plan was chosen among its alternatives; nothing where none of them is it.
+pub fn rule(report: &Report) -> Option<&'static str> {
     let chosen = report.alternatives.iter().any(|a| a.chosen);
-    let rule = if chosen { ">  taken: the smallest plan within 2 % of the fastest that fits\n" } else { "" };
-    format!("{rule}{}", next_gib(report))
+    chosen.then_some(">  taken: the smallest plan within 2 % of the fastest that fits")
 }
 
-fn next_gib(report: &Report) -> String {
+/// What more memory would buy; nothing where it would not make the plan faster.
+pub fn curve(report: &Report) -> Option<Table> {
     let on_gpu = report.gpu.planned_bytes > 0;
-    let (budget, memory) = if on_gpu { (report.gpu.budget_bytes, "GPU") } else { (report.host.budget_bytes, "host") };
-    let now = report.predicted.tokens_per_s;
-    if report.next_gib.is_empty() {
-        return format!("more {memory} memory would not make it faster");
-    }
-    let gain = |at: &SpeedAt| {
-        let more = if on_gpu { at.gpu_bytes } else { at.host_bytes } - budget;
-        format!("+{} GiB {:.2} × faster", more >> 30, at.tokens_per_s / now)
+    let (budget, more) = if on_gpu {
+        (report.gpu.budget_bytes, "more GPU memory")
+    } else {
+        (report.host.budget_bytes, "more host memory")
     };
-    let gains: Vec<String> = report.next_gib.iter().map(gain).collect();
-    format!("with more {memory} memory: {}", gains.join(", "))
+    let now = report.predicted.tokens_per_s;
+    let mut table =
+        Table::new(&[Column::left(more), Column::right("budget"), Column::right("tokens/s"), Column::left("")]);
+    for at in &report.next_gib {
+        let larger = if on_gpu { at.gpu_bytes } else { at.host_bytes };
+        table.row([
+            format!("+{} GiB", larger.saturating_sub(budget) >> 30),
+            bytes(larger),
+            format!("{:.0}", at.tokens_per_s),
+            format!("{:.2} × faster", at.tokens_per_s / now),
+        ]);
+    }
+    (!report.next_gib.is_empty()).then_some(table)
 }
 
 /// From fastest to smallest.

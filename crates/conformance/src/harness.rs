@@ -11,7 +11,7 @@ use crate::Tensor;
 use crate::reference::{Array, MaskSource};
 use crate::rounding::SIXTEEN;
 
-const CASE_BYTES_MAX: usize = 64 << 20;
+const CASE_BYTES_MAX: usize = 80 << 20;
 /// Addresses of buffers are multiples of this, as in plans; libraries count on it.
 const ALIGN: usize = plimsoll_plan::lifetimes::ALIGNMENT;
 /// At least this much lies between two buffers.

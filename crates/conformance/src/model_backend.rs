@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use plimsoll_graph::ops::InnerDropout;
-use plimsoll_graph::{BackendTraits, DType, OpRule};
+use plimsoll_graph::{BackendTraits, BlockFormat, DType, Op, OpRule, Scales};
 use plimsoll_plan::{Buffer, Region, Step};
 use plimsoll_runtime::{Active, Backend, RuntimeError};
 
@@ -27,6 +27,12 @@ pub enum Fault {
     LeavesGap,
     /// Drops the bits that sixteen have no room for instead of rounding.
     CutsOff,
+    /// Takes the lower half of a byte for the first of its two codes.
+    SwapsCodes,
+    /// Leaves the offsets of nested scales out.
+    ForgetsOffsets,
+    /// Multiplies rows as they are with codes of e4m3.
+    KeepsRows,
 }
 
 pub struct ModelBackend {
@@ -40,8 +46,21 @@ impl ModelBackend {
     }
 
     fn tensor(&self, buffer: &Buffer) -> Tensor {
-        let bytes = &self.arena[buffer.region.offset..buffer.region.end()];
-        Tensor::from_bytes(&value(buffer), bytes)
+        let mut bytes = self.arena[buffer.region.offset..buffer.region.end()].to_vec();
+        if let Some(format) = buffer.storage.blocks {
+            self.spoil_codes(format, buffer.shape.elements(), &mut bytes);
+        }
+        Tensor::from_bytes(&value(buffer), &bytes)
+    }
+
+    fn spoil_codes(&self, format: BlockFormat, elements: usize, bytes: &mut [u8]) {
+        if self.fault == Fault::SwapsCodes && format.code.bits() == 4 {
+            bytes[..elements / 2].iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
+        }
+        if self.fault == Fault::ForgetsOffsets && format.scales == Scales::Nested {
+            let pairs = &mut bytes[format.nested_at(elements).expect("a small tensor")..];
+            pairs.as_chunks_mut::<8>().0.iter_mut().for_each(|pair| pair[4..].fill(0));
+        }
     }
 
     fn store(&mut self, buffer: &Buffer, index: usize, number: f64) {
@@ -63,6 +82,7 @@ impl ModelBackend {
         let Some(number) = numbers.last_mut() else { return };
         match self.fault {
             Fault::None | Fault::ReadsInactiveRows | Fault::LeavesGap | Fault::CutsOff => {}
+            Fault::SwapsCodes | Fault::ForgetsOffsets | Fault::KeepsRows => {}
             Fault::WritesBeyond => self.arena[last.region.end()] ^= 1,
             Fault::ChangesInput => self.arena[first.region.offset] ^= 1,
             Fault::FollowsAddress => *number *= 1.0 + (last.region.offset / 64 % 8) as f64 * 1e-7,
@@ -119,7 +139,7 @@ impl Backend for ModelBackend {
     }
 
     fn traits(&self) -> BackendTraits {
-        BackendTraits { workers: 1, partial_rows: 0, matmul_workspace_bytes: 0 }
+        BackendTraits { workers: 1, partial_rows: 0, matmul_workspace_bytes: 0, multiplies_codes: false }
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {
@@ -133,7 +153,11 @@ impl Backend for ModelBackend {
             _ => active,
         };
         let inputs: Vec<Array> = step.inputs.iter().map(|b| self.tensor(b).array(read)).collect();
-        let mut results = reference::evaluate(&step.op, &inputs.iter().collect::<Vec<_>>(), &mut Masks);
+        let mut op = step.op.clone();
+        if let (Op::Linear(linear), Fault::KeepsRows) = (&mut op, self.fault) {
+            linear.fp8 = false;
+        }
+        let mut results = reference::evaluate(&op, &inputs.iter().collect::<Vec<_>>(), &mut Masks);
         self.spoil(step, &mut results);
         for (buffer, result) in step.outputs.iter().zip(&results) {
             let written = result.data.len() - usize::from(self.fault == Fault::LeavesGap && !result.data.is_empty());

@@ -5,6 +5,7 @@ use std::ops::Range;
 use plimsoll_graph::ops::QkvLayout;
 use plimsoll_graph::{DType, Op};
 
+use crate::backends::card_asked_for;
 use crate::reference::Array;
 
 /// The sixteen-bit formats that values are stored in.
@@ -82,6 +83,13 @@ impl Rounding {
 /// each time, while the sum itself grows with the root of their number.
 pub fn sums_of(terms: usize) -> f64 {
     6e-6 * (1.0 + terms as f64 / 16.0).sqrt()
+}
+
+/// What sums of so many products of codes of e4m3 may be off by. On a CPU they are float32 sums. Tensor cores line products
+/// up before they add them and keep fourteen bits of the largest; what is cut off lies on one side of it. A row rounded
+/// otherwise than it should be is off by more: by up to a sixteenth of every term.
+pub fn fp8_sums_of(terms: usize) -> f64 {
+    if card_asked_for() { 2f64.powi(-13) * (1.0 + terms as f64 / 32.0).sqrt() } else { sums_of(terms) }
 }
 
 /// The error an entry may have.

@@ -5,12 +5,12 @@
 use half::{bf16, f16};
 use plimsoll_cpu::CpuBackend;
 use plimsoll_graph::ops::{Adafactor, AdamW, Embed, Lion, Muon, Sgd};
-use plimsoll_graph::{BackendTraits, DType, Op};
+use plimsoll_graph::{BackendTraits, DType, Op, Storage};
 use plimsoll_plan::lifetimes::ALIGNMENT;
 use plimsoll_plan::{Buffer, Place, Region, Step};
 use plimsoll_runtime::{Active, Backend, RuntimeError};
 
-use crate::Random;
+use crate::{Blocks, Random};
 
 pub struct StandIn {
     arena: Vec<u8>,
@@ -23,11 +23,17 @@ impl StandIn {
         Self { arena: Vec::new(), inner: CpuBackend::new(Some(2)), inner_bytes: 0 }
     }
 
-    /// The buffer's bytes with sixteen-bit numbers as float32.
-    fn widened(&self, buffer: &Buffer) -> Vec<u8> {
+    /// The buffer's bytes with sixteen-bit numbers as float32. A weight in few bits is decoded and rounded here, where the
+    /// step that is run takes it so.
+    fn widened(&self, buffer: &Buffer, wide: &Buffer) -> Vec<u8> {
         let bytes = &self.arena[buffer.region.offset..buffer.region.end()];
+        if buffer.storage.blocks.is_some() && wide.storage.blocks.is_none() {
+            let numbers = Blocks::from_bytes(buffer.storage, buffer.shape.elements(), bytes).numbers();
+            return numbers.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
+        }
         let pairs = bytes.as_chunks().0.iter();
         match buffer.dtype() {
+            _ if buffer.storage.blocks.is_some() => bytes.to_vec(),
             DType::BF16 => pairs.flat_map(|&x| bf16::from_le_bytes(x).to_f32().to_le_bytes()).collect(),
             DType::F16 => pairs.flat_map(|&x| f16::from_le_bytes(x).to_f32().to_le_bytes()).collect(),
             _ => bytes.to_vec(),
@@ -109,10 +115,19 @@ fn widen(step: &Step) -> (Step, usize) {
             region
         }
     };
+    let codes = matches!(&step.op, Op::Linear(linear) if linear.fp8);
     let mut widen_buffer = |buffer: &Buffer| {
         let dtype = wide_type(buffer.dtype());
-        let bytes = buffer.region.bytes / buffer.dtype().bytes() * dtype.bytes();
-        Buffer { region: place(buffer.region.offset, bytes), storage: dtype.into(), ..*buffer }
+        // Codes that are multiplied are those of any type.
+        let blocks = buffer.storage.blocks.filter(|_| codes || dtype == buffer.dtype());
+        let (bytes, decoded) = (buffer.region.bytes, buffer.shape.elements() * dtype.bytes());
+        let bytes = match (buffer.storage.blocks, blocks) {
+            (Some(_), Some(_)) => bytes,
+            (Some(_), None) => decoded,
+            _ => bytes / buffer.dtype().bytes() * dtype.bytes(),
+        };
+        let storage = Storage { element: dtype, blocks };
+        Buffer { region: place(buffer.region.offset, bytes), storage, ..*buffer }
     };
     let inputs = step.inputs.iter().map(&mut widen_buffer).collect();
     let outputs = step.outputs.iter().map(&mut widen_buffer).collect();
@@ -154,7 +169,7 @@ impl Backend for StandIn {
         self.reserve(end)?;
         let buffers = |step: &Step| step.outputs.iter().chain(&step.inputs).copied().collect::<Vec<_>>();
         for (outer, inner) in buffers(step).iter().zip(buffers(&wide)) {
-            let bytes = self.widened(outer);
+            let bytes = self.widened(outer, &inner);
             self.inner.write(inner.region, &bytes)?;
         }
         let run = without_master(&wide);

@@ -1,9 +1,10 @@
 //! Data as a backend takes it: typed, with a shape and an extent.
 
 use half::{bf16, f16};
-use plimsoll_graph::{BlockFormat, Class, DType, Extent, Role, Shape, Storage, Value};
+use plimsoll_graph::{Class, DType, Extent, Role, Shape, Storage, Value};
 use plimsoll_runtime::Active;
 
+use crate::Blocks;
 use crate::reference::Array;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -15,52 +16,6 @@ pub enum Data {
     I32(Vec<i32>),
     U32(Vec<u32>),
     Blocks(Blocks),
-}
-
-/// Codes of eight bits, and a scale for every block of them.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Blocks {
-    pub format: BlockFormat,
-    pub codes: Vec<u8>,
-    pub scales: Vec<f32>,
-}
-
-impl Blocks {
-    /// The nearest numbers that the format has.
-    fn encode(format: BlockFormat, numbers: &[f32]) -> Self {
-        let largest = |block: &[f32]| block.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
-        let scales: Vec<f32> = numbers.chunks(format.elements).map(largest).collect();
-        let share = |(index, x): (usize, &f32)| match scales[index / format.elements] {
-            0.0 => 0.0,
-            scale => x / scale,
-        };
-        let codes = numbers.iter().enumerate().map(|x| format.code.nearest(share(x))).collect();
-        Self { format, codes, scales }
-    }
-
-    fn numbers(&self) -> Vec<f64> {
-        let number = |(index, &code): (usize, &u8)| {
-            f64::from(self.format.code.numbers()[usize::from(code)] * self.scales[index / self.format.elements])
-        };
-        self.codes.iter().enumerate().map(number).collect()
-    }
-
-    fn scales_at(&self) -> usize {
-        self.format.scales_at(self.codes.len()).expect("a small tensor")
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = self.codes.clone();
-        bytes.resize(self.scales_at(), 0);
-        bytes.extend(self.scales.iter().flat_map(|scale| scale.to_le_bytes()));
-        bytes
-    }
-
-    fn from_bytes(format: BlockFormat, elements: usize, bytes: &[u8]) -> Self {
-        let scales_at = format.scales_at(elements).expect("a small tensor");
-        let scales = self::elements(&bytes[scales_at..], f32::from_le_bytes);
-        Self { format, codes: bytes[..elements].to_vec(), scales }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -119,7 +74,7 @@ impl Tensor {
             Data::F16(d) => d.len(),
             Data::I32(d) => d.len(),
             Data::U32(d) => d.len(),
-            Data::Blocks(d) => d.codes.len(),
+            Data::Blocks(d) => d.elements,
         }
     }
 
@@ -129,7 +84,8 @@ impl Tensor {
 
     pub fn dtype(&self) -> DType {
         match self.data {
-            Data::F32(_) | Data::Blocks(_) => DType::F32,
+            Data::F32(_) => DType::F32,
+            Data::Blocks(ref d) => d.element,
             Data::F64(_) => DType::F64,
             Data::BF16(_) => DType::BF16,
             Data::F16(_) => DType::F16,
@@ -140,7 +96,7 @@ impl Tensor {
 
     pub fn storage(&self) -> Storage {
         match &self.data {
-            Data::Blocks(blocks) => Storage { element: DType::F32, blocks: Some(blocks.format) },
+            Data::Blocks(blocks) => blocks.storage(),
             _ => self.dtype().into(),
         }
     }
@@ -186,7 +142,11 @@ impl Tensor {
         if self.extent != Extent::Fixed {
             shape[0] = len / self.shape.cols();
         }
-        Array::new(&shape, data)
+        let coded = match &self.data {
+            Data::Blocks(blocks) => Some(blocks.coded()),
+            _ => None,
+        };
+        Array { coded, ..Array::new(&shape, data) }
     }
 
     /// Its bytes, with rows beyond `active` overwritten by what no kernel can use unnoticed: not a
@@ -200,13 +160,13 @@ impl Tensor {
             Data::F16(d) => words(d, len, f16::NAN, f16::to_le_bytes),
             Data::I32(d) => words(d, len, i32::MAX, i32::to_le_bytes),
             Data::U32(d) => words(d, len, u32::MAX, u32::to_le_bytes),
-            Data::Blocks(d) => d.bytes(),
+            Data::Blocks(d) => d.bytes.clone(),
         }
     }
 
     pub fn from_bytes(value: &Value, bytes: &[u8]) -> Self {
-        if let Some(format) = value.storage.blocks {
-            let data = Data::Blocks(Blocks::from_bytes(format, value.shape.elements(), bytes));
+        if value.storage.blocks.is_some() {
+            let data = Data::Blocks(Blocks::from_bytes(value.storage, value.shape.elements(), bytes));
             return Self { shape: value.shape, extent: value.extent, data };
         }
         let data = match value.dtype() {
@@ -240,12 +200,12 @@ impl Tensor {
         Self { shape: self.shape, extent: self.extent, data }
     }
 
-    /// The float32 tensor as a state is stored.
+    /// The float32 tensor as a state or a weight is stored.
     pub fn stored_as(&self, storage: Storage) -> Self {
         match storage.blocks {
             None => self.stored(storage.element),
-            Some(format) => {
-                let data = Data::Blocks(Blocks::encode(format, self.f32s()));
+            Some(_) => {
+                let data = Data::Blocks(Blocks::encode(storage, self.f32s()));
                 Self { shape: self.shape, extent: self.extent, data }
             }
         }

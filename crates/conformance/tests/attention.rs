@@ -286,9 +286,11 @@ fn far_more_queries_than_keys_and_the_other_way_round() {
             for softcap in [None, Some(2.0)] {
                 let layout = QkvLayout::FusedKeyValue;
                 let kind = Kind { layout, full, softcap, bias: true, keys: Some(keys), outside: 0 };
-                let case = Case { heads: heads(3, 1, 20), lengths, window: None, spare: 1 };
-                for dtype in [DType::F32, DType::BF16, DType::F16] {
-                    check_kind(dtype, suite, random, &case, &kind, 1.0);
+                for head_dim in [20, 64] {
+                    let case = Case { heads: heads(3, 1, head_dim), lengths, window: None, spare: 1 };
+                    for dtype in [DType::F32, DType::BF16, DType::F16] {
+                        check_kind(dtype, suite, random, &case, &kind, 1.0);
+                    }
                 }
             }
         }
@@ -314,6 +316,8 @@ fn every_kind_with_heads_of_every_size() {
     }
 }
 
+const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+
 /// Nothing on one side or on both, and tokens that belong to no sequence: all zeros, the bias' gradient too.
 #[test]
 fn nothing_to_see() {
@@ -324,8 +328,8 @@ fn nothing_to_see() {
         for outside in [0, 5] {
             for full in [false, true] {
                 let kind = Kind { full, outside, bias: true, softcap: Some(2.0), keys: Some(keys), ..PLAIN };
-                let case = Case { heads: heads(2, 1, 24), lengths, window: None, spare: 2 };
-                for dtype in [DType::F32, DType::BF16, DType::F16] {
+                for (head_dim, dtype) in [24, 64].iter().flat_map(|&dim| TYPES.map(|dtype| (dim, dtype))) {
+                    let case = Case { heads: heads(2, 1, head_dim), lengths, window: None, spare: 2 };
                     for layout in [QkvLayout::FusedKeyValue, QkvLayout::Separate] {
                         check_kind(dtype, suite, random, &case, &Kind { layout, ..kind }, 1.0);
                     }

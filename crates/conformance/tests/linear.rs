@@ -74,7 +74,7 @@ fn variants(kind: LinearKind, dest: Dest, bias: bool, out: usize) -> Vec<Linear>
     for cols in columns(out) {
         for dropout in DROPOUTS {
             for alpha in [1.0, -0.375] {
-                all.push(Linear { kind, alpha, bias, dest, cols, dropout });
+                all.push(Linear { kind, alpha, bias, dest, cols, dropout, fp8: false });
             }
         }
     }

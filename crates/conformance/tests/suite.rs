@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use plimsoll_conformance::{F32_SUMS, Fault, ModelBackend, Random, Rounding, Suite, card_asked_for};
+use plimsoll_conformance::{F32_SUMS, Fault, ModelBackend, Random, Rounding, Suite, card_asked_for, fp8_sums_of};
 use plimsoll_cpu::CpuBackend;
 use plimsoll_graph::ops::{BiasGrad, Linear, RmsNorm};
+use plimsoll_graph::{DType, Shape, WeightFormat};
 use plimsoll_runtime::Active;
 
 /// Whether the suite accepts a product, a sum over rows and a norm, with two of five rows empty, from such a backend.
@@ -39,6 +40,21 @@ fn passes_in_sixteen_bits(fault: Fault) -> Result<(), String> {
     said(outcome)
 }
 
+/// A product with a weight in four bits and nested scales, and one with codes of e4m3.
+fn passes_in_few_bits(fault: Fault) -> Result<(), String> {
+    let random = &mut Random::new(4);
+    let mut suite = Suite::over(vec![Box::new(ModelBackend::new(fault))]);
+    let active = Active::one(3, 1);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        for (format, fp8) in [(WeightFormat::Nf4, false), (WeightFormat::E4m3, true)] {
+            let storage = format.storage(DType::F32, &[Shape::new(&[128, 128])]).expect("whole blocks");
+            let inputs = [random.tokens(5, 128), random.fixed(&[128, 128]).stored_as(storage)];
+            suite.check("few bits", Linear { fp8, ..Linear::forward() }, &inputs, active, fp8_sums_of(128));
+        }
+    }));
+    said(outcome)
+}
+
 /// What a panic had to say.
 fn said(outcome: std::thread::Result<()>) -> Result<(), String> {
     outcome.map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_default())
@@ -48,6 +64,7 @@ fn said(outcome: std::thread::Result<()>) -> Result<(), String> {
 fn a_right_backend_passes() {
     assert_eq!(passes(Fault::None), Ok(()));
     assert_eq!(passes_in_sixteen_bits(Fault::None), Ok(()));
+    assert_eq!(passes_in_few_bits(Fault::None), Ok(()));
 }
 
 #[test]
@@ -64,6 +81,14 @@ fn wrong_backends_are_caught() {
             let message = passes(fault).expect_err(&format!("{fault:?} went unnoticed"));
             assert!(message.contains(says), "{fault:?}: {message}");
         }
+    }
+}
+
+#[test]
+fn codes_read_wrong_are_caught() {
+    for fault in [Fault::SwapsCodes, Fault::ForgetsOffsets, Fault::KeepsRows] {
+        let message = passes_in_few_bits(fault).expect_err(&format!("{fault:?} went unnoticed"));
+        assert!(message.contains("expected"), "{fault:?}: {message}");
     }
 }
 

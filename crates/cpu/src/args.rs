@@ -2,6 +2,7 @@
 
 use plimsoll_graph::{DType, OpRule};
 use plimsoll_plan::{Buffer, Region, Step};
+use plimsoll_runtime::codec::CodedWeight;
 use plimsoll_runtime::{Active, RuntimeError};
 
 use crate::arena::Arena;
@@ -164,20 +165,39 @@ impl<'a> Call<'a> {
     /// The address of an output that is stored in blocks: all its bytes as the format has them.
     pub(crate) fn output_bytes(&self, index: usize) -> Result<*mut u8, RuntimeError> {
         let buffer = self.step.outputs.get(index).ok_or_else(|| self.error(format!("output {index} is missing")))?;
+        self.block_bytes(buffer).map(|(start, _)| start)
+    }
+
+    /// An input that is a weight stored in blocks, decoded to float32.
+    pub(crate) fn coded_weight(&self, index: usize) -> Result<CodedWeight<'a>, RuntimeError> {
+        let buffer = self.step.inputs.get(index).ok_or_else(|| self.error(format!("input {index} is missing")))?;
+        let format = buffer.storage.blocks.filter(|_| buffer.dtype() == DType::F32);
+        let format = format.ok_or_else(|| self.unsupported(buffer))?;
+        let (start, bytes) = self.block_bytes(buffer)?;
+        // SAFETY: the bytes lie in the arena; nobody writes to a step's inputs while it runs, and no output is a weight.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) };
+        let coded = CodedWeight::new(format, buffer.shape.elements(), bytes);
+        coded.ok_or_else(|| self.error(format!("input {index} has no scales")))
+    }
+
+    /// Where a buffer stored in blocks begins, and its bytes.
+    fn block_bytes(&self, buffer: &Buffer) -> Result<(*mut u8, usize), RuntimeError> {
         let needed = buffer.storage.bytes(&buffer.shape).map_err(|error| self.error(error))?;
         if needed > buffer.region.bytes {
-            return Err(self.error(format!("output {index} needs {needed} bytes, it has {}", buffer.region.bytes)));
+            let (value, has) = (buffer.value.0, buffer.region.bytes);
+            return Err(self.error(format!("value {value} needs {needed} bytes, it has {has}")));
         }
-        locate(self.arena, buffer.region)
+        Ok((locate(self.arena, buffer.region)?, needed))
+    }
+
+    fn unsupported(&self, buffer: &Buffer) -> RuntimeError {
+        let dtype = buffer.dtype().name();
+        RuntimeError::Unsupported { device: DEVICE.to_owned(), op: self.name(), dtype }
     }
 
     fn rows<T: Element>(&self, buffer: &Buffer) -> Result<Rows<T>, RuntimeError> {
         if !T::DTYPES.contains(&buffer.dtype()) || buffer.storage.blocks.is_some() {
-            return Err(RuntimeError::Unsupported {
-                device: DEVICE.to_owned(),
-                op: self.name(),
-                dtype: buffer.dtype().name(),
-            });
+            return Err(self.unsupported(buffer));
         }
         let (rows, cols) = (self.active.rows(buffer), buffer.shape.cols());
         if rows > buffer.shape.rows() || rows * cols * size_of::<T>() > buffer.region.bytes {

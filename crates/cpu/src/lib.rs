@@ -14,6 +14,7 @@ mod args;
 mod attention;
 mod backend;
 mod cached;
+mod coded;
 mod dispatch;
 mod elementwise;
 mod embedding;

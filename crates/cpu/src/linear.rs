@@ -4,6 +4,7 @@ use plimsoll_graph::ops::{BiasGrad, Cols, DROPOUT_ROWS, Dest, Linear, LinearKind
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Matrix};
+use crate::coded;
 use crate::elementwise::{DropoutSite, add_dropped_row, drop_row};
 use crate::product::{Factor, Onto, Product};
 use crate::vector::{fill, vectorized};
@@ -12,6 +13,9 @@ pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
     let out: Matrix = call.output(0)?;
     if let Some(at) = op.dest_input() {
         call.carry_over(call.input(at)?, out);
+    }
+    if op.kind != LinearKind::WeightGrad && call.step.inputs[1].storage.blocks.is_some() {
+        return coded::coded_product(op, call, out);
     }
     let dropout = match (op.dropout, op.dropout_inputs()) {
         (Some(inner), Some(at)) => Some(DropoutSite::new(call, inner.p, inner.site, at)?),
@@ -25,7 +29,7 @@ pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
 }
 
 /// The first of the columns an operator works on.
-fn first_col(cols: Option<Cols>) -> usize {
+pub(crate) fn first_col(cols: Option<Cols>) -> usize {
     cols.map_or(0, |c| c.start)
 }
 

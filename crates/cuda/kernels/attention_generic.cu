@@ -2,54 +2,15 @@
 // storage type, with head dims up to 256. A block keeps 16 rows of one side, four to a warp, and walks over 32 rows of
 // the other side at a time, all as floats in shared memory. For scores a lane stands for one of the 32 rows, for results
 // for every 32nd column.
-#include "attention_places.cuh"
+#include "attention_problem.cuh"
 
 constexpr int OWN_ROWS = 16, OTHER_ROWS = 32, THREADS = 128;
 constexpr int WARP_ROWS = 4;
 constexpr int SLICES = 8;  // of 32 columns
 
+static_assert(OWN_ROWS == DISTANCE_TILE, "each block of queries has its sums over distances");
+
 extern __shared__ float memory[];
-
-// The operands, as the host lays them out.
-template <typename T> struct Operands {
-    T *q, *k, *v;            // head zero of row zero
-    u64 q_stride, kv_stride; // from row to row
-
-    __device__ __forceinline__ T* query(u64 row, int head, int head_dim) const {
-        return q + row * q_stride + u64(head) * head_dim;
-    }
-    __device__ __forceinline__ T* key(u64 row, int head, int head_dim) const {
-        return k + row * kv_stride + u64(head) * head_dim;
-    }
-    __device__ __forceinline__ T* value(u64 row, int head, int head_dim) const {
-        return v + row * kv_stride + u64(head) * head_dim;
-    }
-};
-
-// Which tokens there are, and what makes a score of a product.
-struct Shape {
-    const int *q_bounds, *k_bounds;
-    const float* bias;  // null: none
-    int sequences, q_tokens, k_tokens;
-    int query_heads, kv_heads, head_dim;
-    int causal, window;
-    int max_length, distances;  // of the bias
-    float scale, softcap;       // zero: no cap
-
-    __device__ __forceinline__ bool visible(int query, int key) const {
-        return !causal || sees(query, key, window);
-    }
-    // Keys that any of these queries sees, and queries that see any of these keys: from the first to behind the last.
-    __device__ __forceinline__ int first_key(int query) const { return causal ? max(query - window + 1, 0) : 0; }
-    __device__ __forceinline__ int keys_end(int last_query, int keys) const {
-        return causal ? min(last_query + 1, keys) : keys;
-    }
-    __device__ __forceinline__ int first_query(int key) const { return causal ? key : 0; }
-    __device__ __forceinline__ int queries_end(int last_key, int queries) const {
-        return causal ? last_key + 1 + min(max(queries - last_key - 1, 0), window - 1) : queries;
-    }
-    __device__ __forceinline__ u64 q_row_heads(u64 row, int head) const { return row * query_heads + head; }
-};
 
 // A score, and how much it grows with the scaled product.
 struct Score {
@@ -195,11 +156,6 @@ __device__ __forceinline__ void forward(const Shape& shape, const Operands<const
         store(acc[r], any ? 1.0f / total[r] : 0.0f, to + (own_row + r) * out_stride, head_dim);
         if (lane == 0) lse[shape.q_row_heads(first_row + own_row + r, head)] = any ? peak[r] + logf(total[r]) : 0.0f;
     }
-}
-
-// Where the sums over distances of a block of queries begin; the host plans them by the same rule.
-__device__ __forceinline__ u64 sums_at(int q_start, int k_start, int sequence, int max_keys) {
-    return u64(q_start) * max_keys / OWN_ROWS + q_start + k_start + OWN_ROWS * u64(sequence);
 }
 
 // Adds the gradients of a tile of scores to the sums over their distances. Each sum has one thread, which takes the
@@ -379,14 +335,6 @@ PLIMSOLL_EXPORT __launch_bounds__(256) attention_grad_bias(const float* sums, co
     }
     d_bias[u64(head) * distances + at] = total;
 }
-
-// All that every kernel takes; the host fills it in word by word.
-template <typename T> struct Problem {
-    Shape shape;
-    Operands<const T> in;
-    Operands<T> grads;
-};
-static_assert(sizeof(Problem<float>) == 19 * sizeof(u64), "as the host counts it");
 
 #define ATTENTION_GENERIC(SUFFIX, TYPE)                                                                                \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_forward_##SUFFIX(Problem<TYPE> problem, TYPE* out,            \

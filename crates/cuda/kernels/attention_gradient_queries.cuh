@@ -1,32 +1,5 @@
 // Gradients of the queries on all cards but Hopper. Part of attention.cuh.
 
-// Σ d_out·out of the warp's rows, for the thread's two; also written to `delta`, for the keys' gradients. A row is read by
-// as many lanes as it has pieces, or a few more, so that several rows are under way at a time.
-__device__ __forceinline__ void row_deltas(float (&own_delta)[2], const T* out, const T* d_out, u64 stride, int rows,
-                                           float* delta, int delta_stride) {
-    constexpr int LANES = PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32, AT_ONCE = WARP / LANES;
-    const int lane = threadIdx.x % WARP, first_row = threadIdx.x / WARP * 16;
-    const int part = lane % LANES, own_row = lane / 4;
-#pragma unroll
-    for (int pass = 0; pass < 16 / AT_ONCE; pass++) {
-        const int row = first_row + pass * AT_ONCE + lane / LANES;
-        float sum = 0.0f;
-        if (row < rows && part < PIECES) {
-            const uint4 a = *reinterpret_cast<const uint4*>(out + row * stride + part * 8);
-            const uint4 b = *reinterpret_cast<const uint4*>(d_out + row * stride + part * 8);
-            sum = dot2(a.x, b.x, dot2(a.y, b.y, dot2(a.z, b.z, dot2(a.w, b.w, 0.0f))));
-        }
-#pragma unroll
-        for (int apart = LANES / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(FULL_MASK, sum, apart);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float theirs = __shfl_sync(FULL_MASK, sum, (own_row + 8 * r) % AT_ONCE * LANES);
-            if ((own_row + 8 * r) / AT_ONCE == pass) own_delta[r] = theirs;
-        }
-        if (part == 0 && row < rows) delta[(u64)row * delta_stride] = sum;
-    }
-}
-
 // A block is one head of 64 queries for each of its warpgroups.
 template <int GROUPS>
 __device__ __forceinline__ void grad_queries(const T* __restrict__ qkv, const T* __restrict__ out,

@@ -70,7 +70,8 @@ __device__ __forceinline__ void layer_norm_grad(const T* x, const float* means, 
             if (weight != nullptr) load_some(weight + at, cols - at, wide, w);
         };
         // The gradient of a normalised element before its parameters; zero for what is missing at the end of a row.
-        const auto slope = [&](int i) { return weight != nullptr ? d[i] * w[i] : d[i]; };
+        // Rounded by name: what is summed is what the mean is taken from later.
+        const auto slope = [&](int i) { return weight != nullptr ? __fmul_rn(d[i], w[i]) : d[i]; };
         float total = 0.0f, dot = 0.0f;
         EACH_PACK(at) {
             load(at);

@@ -41,13 +41,13 @@ template <typename T> __device__ __forceinline__ void store_four(T* to, const fl
 // the scale is one then.
 template <bool GRAD, typename T>
 __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, const float* weights,
-                          const float* scale_at, double* row_losses, float* nlls, u32 vocabulary, float cap) {
-    const u64 start = u64(blockIdx.x) * vocabulary;
+                          const float* scale_at, double* row_losses, float* nlls, u32 vocabulary, u32 stride, float cap) {
+    const u64 start = u64(blockIdx.x) * stride;
     const float* row = logits + start;
     T* d_row = d_logits + start;
     const int target = targets[blockIdx.x];
-    const bool wide = vocabulary % 4 == 0;
-    const u32 wide_end = wide ? vocabulary : 0;
+    // Rows begin at multiples of sixteen bytes.
+    const u32 wide_end = vocabulary / 4 * 4;
     if (target < 0) {
         if (GRAD) {
             const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -108,15 +108,16 @@ __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, 
 #define EXPORT_LOSS_ROWS(suffix, T)                                                                                    \
     PLIMSOLL_EXPORT __launch_bounds__(1024)                                                                            \
         loss_rows_##suffix(const float* logits, T* d_logits, const int* targets, const float* weights,                 \
-                           const float* scale, double* row_losses, float* nlls, u32 vocabulary, float cap) {           \
-        loss_rows<true>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, cap);                 \
+                           const float* scale, double* row_losses, float* nlls, u32 vocabulary, u32 stride,           \
+                           float cap) {                                                                                \
+        loss_rows<true>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, stride, cap);         \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_LOSS_ROWS)
 
 PLIMSOLL_EXPORT __launch_bounds__(1024)
     loss_rows(const float* logits, float* d_logits, const int* targets, const float* weights, const float* scale,
-              double* row_losses, float* nlls, u32 vocabulary, float cap) {
-    loss_rows<false>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, cap);
+              double* row_losses, float* nlls, u32 vocabulary, u32 stride, float cap) {
+    loss_rows<false>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, stride, cap);
 }
 
 // One block: loss += scale * sum of the rows' losses, always in the same order.

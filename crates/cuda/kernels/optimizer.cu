@@ -36,10 +36,18 @@ __device__ __forceinline__ void square_sums(const NormTable& table, u32 count, d
     u64 at = start + threadIdx.x * N;
     float v[N];
     double sum = 0.0;
+    if (reinterpret_cast<u64>(gradient) % 16 == 0) {
 #pragma unroll 4
-    for (; at + N <= end; at += NORM_THREADS * N) {
-        load_floats(gradient + at, v);
-        sum += double(squares_of(v));
+        for (; at + N <= end; at += NORM_THREADS * N) {
+            load_floats(gradient + at, v);
+            sum += double(squares_of(v));
+        }
+    } else {
+        // A matrix inside a parameter may begin anywhere; the sums are the same.
+        for (; at + N <= end; at += NORM_THREADS * N) {
+            load_some(gradient + at, N, false, v);
+            sum += double(squares_of(v));
+        }
     }
     if (at < end) {
         load_some(gradient + at, int(end - at), false, v);

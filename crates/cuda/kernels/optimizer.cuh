@@ -1,7 +1,7 @@
 // What the updates of all optimizers share: tables of tensors, stochastic rounding, the division into chunks. Optional
 // operands are null where they are absent.
 #pragma once
-#include "plimsoll.cuh"
+#include "codes.cuh"
 
 #define UPDATE_THREADS 256
 // Elements of a tensor that one block of an update has.
@@ -185,37 +185,53 @@ struct Int8 {
 #define INT8_BLOCK (32 * INT8_LANE)
 static_assert(UPDATE_CHUNK % (UPDATE_THREADS * INT8_LANE) == 0, "warps have equal shares");
 
-// What codes stand for, as multiples of the scale: seven decades below one, each divided evenly, the higher the finer, and
-// zero. `magnitude` counts from zero up, and `parts` are those of the lowest decade.
-__device__ __forceinline__ float dynamic_number(u32 magnitude, u32 parts) {
-    if (magnitude == 0) return 0.0f;
-    const u32 above = magnitude + parts - 1;
-    const u32 decade = 31 - __clz(int(above)) - (parts - 1);
-    if (decade == 7) return 1.0f;
-    const double sizes[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-    const u32 divided = parts << decade;
-    return float(sizes[decade] * (0.1 + 0.9 * (double(above - divided) + 0.5) / double(divided)));
-}
+// What each code stands for, ascending, and what lies halfway to it from the one below, and from it to the next.
+struct DynamicTable {
+    float numbers[256];
+    float2 middles[256];
+
+    template <typename Number> __device__ __forceinline__ void fill(Number number) {
+        for (u32 code = threadIdx.x; code < 256; code += blockDim.x) {
+            numbers[code] = number(code);
+            const float below = code > 0 ? 0.5f * (number(code - 1) + number(code)) : __int_as_float(0xff800000);
+            const float above = code < 255 ? 0.5f * (number(code) + number(code + 1)) : __int_as_float(0x7f800000);
+            middles[code] = make_float2(below, above);
+        }
+    }
+};
 
 struct DynamicNumbers {
-    float with_sign[256], without_sign[256];
+    DynamicTable with_sign, without_sign;
 
     __device__ __forceinline__ void fill() {
-        for (u32 code = threadIdx.x; code < 256; code += blockDim.x) {
-            with_sign[code] = code < 127 ? -dynamic_number(127 - code, 1) : dynamic_number(code - 127, 1);
-            without_sign[code] = dynamic_number(code, 2);
-        }
+        with_sign.fill([](u32 code) { return dynamic_signed(code); });
+        without_sign.fill([](u32 code) { return dynamic_number(code, 2); });
         __syncthreads();
     }
 };
 
-__device__ __forceinline__ u32 nearest_code(const float* numbers, float number) {
-    u32 code = 0;
-#pragma unroll
-    for (u32 half = 128; half > 0; half /= 2) {
-        const float middle = 0.5f * (numbers[code + half - 1] + numbers[code + half]);
-        if (number > middle) code += half;
-    }
+// The code of the nearest number. It is found by arithmetic, which may miss it by one where decades meet, and then compared with
+// what lies halfway to its neighbours. Neither a search of the table nor functions that few units compute: this is most of
+// what an update does.
+template <u32 PARTS> __device__ __forceinline__ u32 nearest_code(const DynamicTable& table, float number) {
+    const float size = fabsf(number);
+    // The inverse of the decade's end, and the parts it is divided into.
+    float inverse = 1e6f, parts = PARTS;
+    if (size > 1e-6f) inverse = 1e5f, parts = PARTS << 1;
+    if (size > 1e-5f) inverse = 1e4f, parts = PARTS << 2;
+    if (size > 1e-4f) inverse = 1e3f, parts = PARTS << 3;
+    if (size > 1e-3f) inverse = 1e2f, parts = PARTS << 4;
+    if (size > 1e-2f) inverse = 1e1f, parts = PARTS << 5;
+    if (size > 1e-1f) inverse = 1.0f, parts = PARTS << 6;
+    // Of the part's beginning and end, rounding finds the beginning.
+    const float part = fmaf(fmaf(size, inverse, -0.1f) * (1.0f / 0.9f), parts, -0.5f);
+    const float from_zero = parts + fminf(fmaxf(part, 0.0f), parts - 1.0f) - float(PARTS - 1);
+    // Beyond 2²³ the fraction's bits count ones.
+    const u32 magnitude = __float_as_uint(from_zero + 8388608.0f) & 0x1ffu;
+    u32 code = PARTS == 1 ? (number < 0.0f ? 127 - magnitude : 127 + magnitude) : magnitude;
+    const float2 middles = table.middles[code];
+    if (number > middles.y) code++;
+    else if (!(number > middles.x) && code > 0) code--;
     return code;
 }
 
@@ -230,7 +246,7 @@ union LaneCodes {
 };
 static_assert(sizeof(LaneCodes) == INT8_LANE, "codes without gaps");
 
-__device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int count, const float* numbers,
+__device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int count, const DynamicTable& table,
                                            float (&out)[INT8_LANE]) {
     const float scale = count > 0 ? int8_scales(state, len)[at / INT8_BLOCK] : 0.0f;
     LaneCodes lane;
@@ -241,11 +257,12 @@ __device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int cou
         for (int i = 0; i < INT8_LANE; i++) lane.codes[i] = i < count ? state[at + i].code : 0;
     }
 #pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? numbers[lane.codes[i]] * scale : 0.0f;
+    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? table.numbers[lane.codes[i]] * scale : 0.0f;
 }
 
 // By a whole warp. The largest of the block does not depend on the order it is looked for in.
-__device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int count, const float* numbers,
+template <u32 PARTS>
+__device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int count, const DynamicTable& table,
                                             const float (&in)[INT8_LANE]) {
     float scale = 0.0f;
 #pragma unroll
@@ -253,11 +270,9 @@ __device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int co
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) scale = fmaxf(scale, __shfl_xor_sync(0xffffffffu, scale, lanes));
     LaneCodes lane;
+    const float inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
 #pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) {
-        const float share = scale > 0.0f ? __fdiv_rn(in[i], scale) : 0.0f;
-        lane.codes[i] = (unsigned char)nearest_code(numbers, share);
-    }
+    for (int i = 0; i < INT8_LANE; i++) lane.codes[i] = (unsigned char)nearest_code<PARTS>(table, in[i] * inverse);
     if (count == INT8_LANE) {
         *reinterpret_cast<uint2*>(state + at) = lane.all;
     } else {
@@ -287,8 +302,8 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, Int8*
         elements.apply(rule, at, draws);
         // Every lane has read the scales before one writes them.
         __syncwarp();
-        store_codes(m, at, len, count, numbers.with_sign, elements.first);
-        if (Rule::STATES > 1) store_codes(v, at, len, count, numbers.without_sign, elements.second);
+        store_codes<1>(m, at, len, count, numbers.with_sign, elements.first);
+        if (Rule::STATES > 1) store_codes<2>(v, at, len, count, numbers.without_sign, elements.second);
     }
 }
 
@@ -312,14 +327,19 @@ __device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable&
 // The first of a kernel's parameters, read where the driver put it.
 #define TABLE(type) const __grid_constant__ type table, u32 count
 
+// Blocks on a multiprocessor at least. Those that look codes up wait for shared memory, and more of them hide that.
+#define UPDATE_BLOCKS_f32 1
+#define UPDATE_BLOCKS_bf16 1
+#define UPDATE_BLOCKS_int8 3
+
 // The kernels of one rule for all types of parameter, gradient and state, which they are named after. `NUMBERS_rule` are the
 // parameters behind the tensors, `RULE_rule` is made of them.
 #define UPDATE_KERNELS(rule, p_name, P, g_name, G, s_name, S)                                                          \
-    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS) rule##_##p_name##_##g_name##_##s_name(                           \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS_##s_name) rule##_##p_name##_##g_name##_##s_name(   \
         P* p, G* g, S* m, S* v, float* master, u64 len, u32 site, NUMBERS_##rule) {                                    \
         update_one<P, G, S>(RULE_##rule, p, g, m, v, master, hyper, len, site);                                        \
     }                                                                                                                  \
-    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS_##s_name)                                          \
         rule##_many_##p_name##_##g_name##_##s_name(TABLE(UpdateTable), NUMBERS_##rule) {                               \
         update_many<P, G, S>(RULE_##rule, table, count, hyper);                                                        \
     }

@@ -1,6 +1,8 @@
-//! Attention by its whole definition, `attention_generic.cu`: every layout, mask and form of scores, any storage type, head
-//! dims up to 256.
+//! Attention by its whole definition: every layout, mask and form of scores. On tensor cores for sixteen-bit types and the head
+//! dims of most models, `attention_general_{type}_{head_dim}.cu`; else any storage type and head dims up to 256,
+//! `attention_generic.cu`.
 
+use plimsoll_graph::DType;
 use plimsoll_graph::ops::{Attention, AttentionGrad, DISTANCE_TILE, Heads, Mask, QkvLayout};
 use plimsoll_runtime::RuntimeError;
 
@@ -14,6 +16,10 @@ const OTHER_ROWS: usize = 32;
 /// Results lie in eight registers per row, 32 columns to each.
 const HEAD_DIM_MAX: usize = 256;
 const BIAS_THREADS: usize = 256;
+/// Rows that a block keeps on tensor cores.
+const TILE_ROWS: usize = 64;
+/// Floats from row to row of a tile of scores' gradients.
+const DISTANCE_STRIDE: usize = 40;
 
 const _: () = assert!(OWN_ROWS == DISTANCE_TILE, "each block of queries has its sums over distances");
 
@@ -22,7 +28,7 @@ pub(crate) fn attention(op: &Attention, call: &Call) -> Result<(), RuntimeError>
     let problem = Problem::new(op, call, op.operands(), &inputs, &inputs)?;
     let (out, lse) = (call.output(0), call.output(1));
     let args = problem.args(&problem.operands).ptr(out.ptr).ptr(lse.ptr);
-    problem.launch("attention_forward", op.heads.query, problem.queries, forward_bytes(op.heads.head_dim), args)
+    problem.launch("attention_forward", op.heads.query, problem.queries, problem.kernels.forward_bytes, args)
 }
 
 /// The queries' gradients come first: their kernel also leaves `Σ d_out·out`, which the keys' kernel reads, and the sums
@@ -44,7 +50,7 @@ pub(crate) fn attention_grad(grad: &AttentionGrad, call: &Call) -> Result<(), Ru
         return Err(call.error(format!("needs {needed} bytes of workspace, {planned} were planned")));
     }
     let sums = delta + (queries * heads * size_of::<f32>()) as u64;
-    let shared_bytes = gradient_bytes(op.heads.head_dim);
+    let shared_bytes = problem.kernels.gradient_bytes;
     let args = problem.args(&problem.gradients).ptr(out).ptr(lse).ptr(d_out).ptr(delta).ptr(sums);
     let args = args.u64(sums_per_head as u64).i32(op.max_keys as i32);
     problem.launch("attention_grad_queries", heads, problem.queries, shared_bytes, args)?;
@@ -68,7 +74,7 @@ type Places = [u64; 5];
 struct Problem<'a> {
     op: &'a Attention,
     call: &'a Call<'a>,
-    suffix: &'static str,
+    kernels: Kernels,
     operands: Places,
     gradients: Places,
     /// Of the queries' and the keys' sequences.
@@ -99,7 +105,7 @@ impl<'a> Problem<'a> {
         Ok(Self {
             op,
             call,
-            suffix: type_suffix(dtype).ok_or_else(|| call.unsupported(dtype))?,
+            kernels: Kernels::new(dtype, head_dim).ok_or_else(|| call.unsupported(dtype))?,
             operands: places(op, operand),
             gradients: places(op, gradient),
             bounds: bounds.map(|bounds| bounds.ptr),
@@ -141,10 +147,62 @@ impl<'a> Problem<'a> {
         shared_bytes: usize,
         args: Args,
     ) -> Result<(), RuntimeError> {
-        let tiles = if tokens == 0 { 0 } else { tokens / OWN_ROWS + self.sequences + 2 };
-        let kernel = format!("{kernel}_{}", self.suffix);
-        self.call.launch(MODULE, &kernel, (heads as u32, tiles as u32, 1), THREADS, shared_bytes as u32, args)
+        let Kernels { module, suffix, own_rows, .. } = &self.kernels;
+        let tiles = if tokens == 0 { 0 } else { tokens / own_rows + self.sequences + 2 };
+        let grid = (heads as u32, tiles as u32, 1);
+        self.call.launch(module, &format!("{kernel}{suffix}"), grid, THREADS, shared_bytes as u32, args)
     }
+}
+
+/// The kernels for a storage type and a head dim.
+struct Kernels {
+    module: &'static str,
+    /// What stands behind their names.
+    suffix: String,
+    /// Rows that a block keeps.
+    own_rows: usize,
+    forward_bytes: usize,
+    gradient_bytes: usize,
+}
+
+impl Kernels {
+    /// `None` for types that no kernel computes on.
+    fn new(dtype: DType, head_dim: usize) -> Option<Self> {
+        if let Some(module) = tensor_core_module(dtype, head_dim) {
+            let (forward_bytes, gradient_bytes) = tensor_core_bytes(head_dim);
+            return Some(Self { module, suffix: String::new(), own_rows: TILE_ROWS, forward_bytes, gradient_bytes });
+        }
+        Some(Self {
+            module: MODULE,
+            suffix: format!("_{}", type_suffix(dtype)?),
+            own_rows: OWN_ROWS,
+            forward_bytes: forward_bytes(head_dim),
+            gradient_bytes: gradient_bytes(head_dim),
+        })
+    }
+}
+
+fn tensor_core_module(dtype: DType, head_dim: usize) -> Option<&'static str> {
+    Some(match (dtype, head_dim) {
+        (DType::BF16, 64) => "attention_general_bf16_64",
+        (DType::BF16, 128) => "attention_general_bf16_128",
+        (DType::F16, 64) => "attention_general_f16_64",
+        (DType::F16, 128) => "attention_general_f16_128",
+        _ => return None,
+    })
+}
+
+/// Shared memory of the forward kernel and of the gradients' on tensor cores, as `attention_general.cuh` divides it: the
+/// block's own rows, two stages of the other side's, the bias that each of these needs, and for gradients a tile of those of
+/// each warp's scores, or two numbers for each row of a stage.
+fn tensor_core_bytes(head_dim: usize) -> (usize, usize) {
+    let (forward_rows, gradient_rows, alignment) = (64, 32, 1024);
+    let (row_bytes, float) = (2 * head_dim, size_of::<f32>());
+    let biases = |others: usize| 2 * (TILE_ROWS + others) * float;
+    let forward = (TILE_ROWS + 4 * forward_rows) * row_bytes + biases(forward_rows);
+    let distances = TILE_ROWS * DISTANCE_STRIDE * float;
+    let gradient = (2 * TILE_ROWS + 4 * gradient_rows) * row_bytes + biases(gradient_rows) + distances;
+    (forward + alignment, gradient + alignment)
 }
 
 fn places(op: &Attention, operand: &dyn Fn(usize) -> Operand) -> Places {
@@ -180,5 +238,9 @@ mod tests {
     #[test]
     fn shared_memory_fits_every_card() {
         assert!(gradient_bytes(HEAD_DIM_MAX).max(forward_bytes(HEAD_DIM_MAX)) <= 99 * 1024);
+        for head_dim in [64, 128] {
+            let (forward, gradient) = tensor_core_bytes(head_dim);
+            assert!(forward.max(gradient) <= 99 * 1024, "head dim {head_dim}");
+        }
     }
 }

@@ -171,7 +171,11 @@ impl Backend for CudaBackend {
     }
 
     fn traits(&self) -> BackendTraits {
-        BackendTraits { matmul_workspace_bytes: self.matmul_workspace_bytes, ..BackendTraits::gpu() }
+        BackendTraits {
+            matmul_workspace_bytes: self.matmul_workspace_bytes,
+            multiplies_codes: self.device.multiplies_codes(),
+            ..BackendTraits::gpu()
+        }
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<(), RuntimeError> {

@@ -21,6 +21,10 @@ const ALIGNMENT_MAX: u64 = 64;
 /// Sums that are split among blocks meet in float32 in the workspace: exact as unsplit ones, and in a fixed order.
 const REDUCTION_IN_FLOAT32: u32 = 2;
 
+/// Where products of codes with scales for rows and columns are, and since which version of the library.
+const CAPABILITY_CODES: (u32, u32) = (9, 0);
+const VERSION_CODES: usize = 120_900;
+
 /// A row-major matrix in memory, read as it lies or transposed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Factor {
@@ -67,6 +71,17 @@ pub(crate) struct Product {
     pub bias: Option<u64>,
 }
 
+/// Scales of factors that are codes of eight bits, and how their products are summed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Codes {
+    /// One for each row of `left`.
+    pub left_scales: u64,
+    /// One for each column of `right`.
+    pub right_scales: u64,
+    /// Whether tensor cores may keep sums in fewer bits between their steps.
+    pub fast: bool,
+}
+
 /// Whether the product added the bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bias {
@@ -85,6 +100,8 @@ struct Key {
     right: (usize, bool),
     result_stride: usize,
     dtypes: (DType, DType),
+    /// Whether sums of codes are fast.
+    codes: Option<bool>,
     onto: bool,
     bias: bool,
     alignments: [u32; 3],
@@ -98,6 +115,13 @@ pub(crate) struct Blas {
 }
 
 impl Blas {
+    /// Whether the library multiplies codes of eight bits with a scale for each row and column on such a card: from
+    /// CUDA 12.9 on, and on Hopper alone. (On others it has a scale for a whole matrix, or for every 32 codes.)
+    pub(crate) fn multiplies_codes(capability: (u32, u32)) -> bool {
+        // SAFETY: asks for a number; whoever asks has required the library.
+        capability == CAPABILITY_CODES && unsafe { sys::cublasLtGetVersion() } >= VERSION_CODES
+    }
+
     pub(crate) fn new() -> Result<Self, CudaError> {
         let handle = result::create_handle().map_err(blas_error("cublasLtCreate"))?;
         Ok(Self { handle, prepared: RefCell::default() })
@@ -105,28 +129,49 @@ impl Blas {
 
     /// Queues the product on the compute stream. An empty one leaves the result as it is.
     pub(crate) fn run(&self, device: &Device, product: &Product, workspace: (u64, usize)) -> Result<Bias, CudaError> {
+        self.run_with(device, product, None, workspace)?.ok_or_else(|| CudaError::Blas {
+            call: "cublasLtMatmulAlgoGetHeuristic",
+            reason: format!("nothing for {product:?}"),
+        })
+    }
+
+    /// The same of factors that are codes, with scales for their rows and columns. `None` where the library has nothing.
+    pub(crate) fn run_codes(
+        &self,
+        device: &Device,
+        product: &Product,
+        codes: Codes,
+        workspace: (u64, usize),
+    ) -> Result<Option<Bias>, CudaError> {
+        self.run_with(device, product, Some(codes), workspace)
+    }
+
+    fn run_with(
+        &self,
+        device: &Device,
+        product: &Product,
+        codes: Option<Codes>,
+        workspace: (u64, usize),
+    ) -> Result<Option<Bias>, CudaError> {
         if product.rows == 0 || product.cols == 0 || product.depth == 0 {
-            return Ok(Bias::Done);
+            return Ok(Some(Bias::Done));
         }
-        if let Some(prepared) = self.prepared(product, workspace.1)? {
-            self.execute(device, product, &prepared, workspace)?;
-            return Ok(Bias::Done);
+        let prepared = |product: &Product| self.prepared(product.key(codes, workspace.1));
+        if let Some(prepared) = prepared(product)? {
+            self.execute(device, product, codes, &prepared, workspace)?;
+            return Ok(Some(Bias::Done));
         }
         let plain = Product { bias: None, ..*product };
-        match (product.bias, self.prepared(&plain, workspace.1)?) {
+        match (product.bias, prepared(&plain)?) {
             (Some(_), Some(prepared)) => {
-                self.execute(device, &plain, &prepared, workspace)?;
-                Ok(Bias::Left)
+                self.execute(device, &plain, codes, &prepared, workspace)?;
+                Ok(Some(Bias::Left))
             }
-            _ => Err(CudaError::Blas {
-                call: "cublasLtMatmulAlgoGetHeuristic",
-                reason: format!("nothing for {product:?}"),
-            }),
+            _ => Ok(None),
         }
     }
 
-    fn prepared(&self, product: &Product, workspace_bytes: usize) -> Result<Option<Rc<Prepared>>, CudaError> {
-        let key = product.key(workspace_bytes);
+    fn prepared(&self, key: Key) -> Result<Option<Rc<Prepared>>, CudaError> {
         if let Some(known) = self.prepared.borrow().get(&key) {
             return Ok(known.clone());
         }
@@ -139,11 +184,15 @@ impl Blas {
         &self,
         device: &Device,
         product: &Product,
+        codes: Option<Codes>,
         prepared: &Prepared,
         workspace: (u64, usize),
     ) -> Result<(), CudaError> {
         if let Some(bias) = product.bias {
             prepared.operation.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
+        if let Some(codes) = codes {
+            prepared.operation.set_scales(codes.left_scales, codes.right_scales)?;
         }
         self.launch(device, product, prepared, workspace)
     }
@@ -195,7 +244,7 @@ impl Drop for Blas {
 }
 
 impl Product {
-    fn key(&self, workspace_bytes: usize) -> Key {
+    fn key(&self, codes: Option<Codes>, workspace_bytes: usize) -> Key {
         let alignment = |at: u64| (at | ALIGNMENT_MAX).trailing_zeros();
         let result = match self.onto {
             Onto::Nothing => self.result,
@@ -209,6 +258,7 @@ impl Product {
             right: (self.right.stride, self.right.transposed),
             result_stride: self.result_stride,
             dtypes: (self.dtype, self.result_dtype),
+            codes: codes.map(|codes| codes.fast),
             onto: self.onto != Onto::Nothing,
             bias: self.bias.is_some(),
             alignments: [self.left.ptr, self.right.ptr, result].map(alignment),
@@ -241,6 +291,9 @@ impl Prepared {
         let right = oriented(key.depth, key.cols, key.right)?;
         let result = MatrixLayout::new(result_dtype, key.cols, key.rows, key.result_stride)?;
         let operation = Operation::new(key.left.1, key.right.1, key.bias.then_some(result_dtype))?;
+        if let Some(fast) = key.codes {
+            operation.take_codes(fast)?;
+        }
         let algorithm = algorithm(handle, key, &operation, [&right, &left, &result])?;
         Ok(algorithm.map(|algorithm| Self { operation, left, right, result, algorithm }))
     }

@@ -10,6 +10,7 @@ pub(crate) fn data_type(dtype: DType) -> Option<sys::cudaDataType_t> {
         DType::F32 => Some(sys::cudaDataType_t::CUDA_R_32F),
         DType::BF16 => Some(sys::cudaDataType_t::CUDA_R_16BF),
         DType::F16 => Some(sys::cudaDataType_t::CUDA_R_16F),
+        DType::E4m3 => Some(sys::cudaDataType_t::CUDA_R_8F_E4M3),
         _ => None,
     }
 }
@@ -17,6 +18,9 @@ pub(crate) fn data_type(dtype: DType) -> Option<sys::cudaDataType_t> {
 pub(crate) fn blas_error(call: &'static str) -> impl FnOnce(result::CublasError) -> CudaError {
     move |error| CudaError::Blas { call, reason: format!("{:?}", error.0) }
 }
+
+/// An address that is not null and aligned as any is. It is never read.
+const SOMEWHERE: u64 = 1 << 20;
 
 /// What is done with the two factors.
 pub(crate) struct Operation(pub(crate) sys::cublasLtMatmulDesc_t);
@@ -42,6 +46,24 @@ impl Operation {
             operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &(dtype as u32))?;
         }
         Ok(operation)
+    }
+
+    /// Factors are codes with a scale for each row of the left and each column of the right one. Where these lie is told
+    /// with each product; the heuristic is told a place that says nothing, for its choice must not depend on addresses.
+    pub(crate) fn take_codes(&self, fast: bool) -> Result<(), CudaError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let vectors = sys::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F as i32;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &vectors)?;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &vectors)?;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, &i8::from(fast))?;
+        self.set_scales(SOMEWHERE, SOMEWHERE)
+    }
+
+    /// Factors are exchanged (see `Blas::launch`), so the library's first one is the right one.
+    pub(crate) fn set_scales(&self, left: u64, right: u64) -> Result<(), CudaError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &right)?;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &left)
     }
 
     pub(crate) fn set<T: Copy>(

@@ -102,6 +102,11 @@ impl Device {
         self.capability
     }
 
+    /// Whether products take codes of eight bits as they are.
+    pub(crate) fn multiplies_codes(&self) -> bool {
+        Blas::multiplies_codes(self.capability)
+    }
+
     pub(crate) fn blas(&self) -> &Blas {
         &self.blas
     }

@@ -4,7 +4,8 @@
 //! One file per operator family, named as in `graph/src/ops`, each beside `kernels/{family}.cu`.
 //! `library` finds what NVIDIA provides, `compile` and `cache` turn kernels into machine code,
 //! `device` holds the card with its `context`, its loaded `modules` and the `staging` memory, `usage` and `nvml` what
-//! of its memory is whose, `monitor` what all cards do, `call` a step's operands, `blas` and `descriptor` the products;
+//! of its memory is whose, `monitor` what all cards do, `call` a step's operands, `blas` and `descriptor` the products,
+//! `stored` those with weights in few bits (`decode`, `few_rows`, `fp8`);
 //! `grouping` says which steps of a schedule run as one, `record` keeps whole schedules to be replayed.
 //!
 //! Results depend on the active shape, the card and the libraries' versions, never on addresses:
@@ -22,6 +23,7 @@ mod cached;
 mod call;
 mod compile;
 mod context;
+mod decode;
 mod descriptor;
 mod device;
 mod dispatch;
@@ -29,6 +31,8 @@ mod draw;
 mod elementwise;
 mod embedding;
 mod error;
+mod few_rows;
+mod fp8;
 mod gated_adapters;
 mod grouping;
 mod layer_norm;
@@ -51,6 +55,7 @@ mod rope;
 mod rows;
 mod score;
 mod staging;
+mod stored;
 mod timer;
 mod usage;
 

@@ -13,6 +13,7 @@ use crate::blas::{Bias, Factor, Onto, Product};
 use crate::call::{Args, Call, Operand, two_types, type_suffix};
 use crate::low_rank;
 use crate::mask::Keep;
+use crate::stored;
 
 const MODULE: &str = "linear";
 const BLOCK: u32 = 256;
@@ -22,6 +23,9 @@ const BIAS_ROWS_MIN: usize = 64;
 const ALIGNMENT: usize = 256;
 
 pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
+    if stored::is_stored(op, call) {
+        return stored::linear(op, call);
+    }
     if let Some(done) = low_rank::run(op, call) {
         return done;
     }
@@ -38,7 +42,7 @@ pub(crate) fn multiply(call: &Call, product: &Product, workspace: (u64, usize)) 
 }
 
 /// The first of the columns an operator works on.
-fn first_col(cols: Option<Cols>) -> usize {
+pub(crate) fn first_col(cols: Option<Cols>) -> usize {
     cols.map_or(0, |c| c.start)
 }
 
@@ -240,7 +244,7 @@ impl Masking {
 }
 
 /// `y[:, first..] += bias`.
-fn add_bias(call: &Call, y: &Operand, first: usize, bias: &Operand) -> Result<(), RuntimeError> {
+pub(crate) fn add_bias(call: &Call, y: &Operand, first: usize, bias: &Operand) -> Result<(), RuntimeError> {
     let kernel = format!("add_bias_{}", two_types(call, y.dtype, bias.dtype)?);
     let cols = bias.len();
     let args = Args::new().ptr(y.at(0, first)).ptr(bias.ptr).u32(y.cols as u32).u32(cols as u32);

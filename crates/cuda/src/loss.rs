@@ -1,7 +1,7 @@
 //! The vocabulary projection and the cross entropy, a chunk of tokens at a time, with the gradients.
 
 use plimsoll_graph::DType;
-use plimsoll_graph::ops::{LastLogits, VocabLoss};
+use plimsoll_graph::ops::{LastLogits, VocabLoss, logits_stride};
 use plimsoll_runtime::RuntimeError;
 
 use crate::blas::{Factor, Onto, Product};
@@ -37,7 +37,7 @@ pub(crate) fn vocab_loss(op: &VocabLoss, call: &Call) -> Result<(), RuntimeError
         return Err(call.unsupported(weight.dtype));
     }
     let chunk_rows = op.chunk_rows(hidden.planned_rows).max(1);
-    let scratch = Scratch::new(call, chunk_rows, weight.rows, hidden.dtype, d_hidden.is_some())?;
+    let scratch = Scratch::new(call, chunk_rows, logits_stride(weight.rows), hidden.dtype, d_hidden.is_some())?;
     let softcap = op.softcap;
     let head = Head { call, hidden, weight, targets, weights, total, nll, d_hidden, dw, softcap, scratch };
     for start in (0..hidden.rows).step_by(chunk_rows) {
@@ -57,9 +57,9 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(call: &Call, rows: usize, vocabulary: usize, dtype: DType, grad: bool) -> Result<Self, RuntimeError> {
+    fn new(call: &Call, rows: usize, stride: usize, dtype: DType, grad: bool) -> Result<Self, RuntimeError> {
         let (start, bytes) = call.workspace();
-        let entries = rows * vocabulary;
+        let entries = rows * stride;
         let sixteen = grad && dtype != DType::F32;
         let d_logits = if sixteen { entries * 4 } else { 0 };
         let used = entries * if sixteen { 6 } else { 4 };
@@ -95,7 +95,7 @@ impl Head<'_> {
     /// `d_hidden` may be written over `hidden`.
     fn chunk(&self, start: usize, rows: usize) -> Result<(), RuntimeError> {
         let Self { call, hidden, weight, scratch, .. } = self;
-        let (vocabulary, dim) = (weight.rows, weight.cols);
+        let (vocabulary, dim, stride) = (weight.rows, weight.cols, logits_stride(weight.rows));
         let to_logits = Product {
             rows,
             cols: vocabulary,
@@ -105,14 +105,14 @@ impl Head<'_> {
             right: Factor::new(weight.ptr, dim).transposed(),
             dtype: hidden.dtype,
             result: scratch.logits,
-            result_stride: vocabulary,
+            result_stride: stride,
             result_dtype: DType::F32,
             onto: Onto::Nothing,
             bias: None,
         };
         multiply(call, &to_logits, scratch.rest)?;
         self.losses(start, rows)?;
-        let d_logits = Factor::new(scratch.d_logits, vocabulary);
+        let d_logits = Factor::new(scratch.d_logits, stride);
         if let Some(dw) = self.dw {
             let product = Product {
                 rows: vocabulary,
@@ -162,6 +162,7 @@ impl Head<'_> {
             .ptr(row_losses)
             .ptr(rows_of(self.nll))
             .u32(self.weight.rows as u32)
+            .u32(logits_stride(self.weight.rows) as u32)
             .f32(self.softcap.unwrap_or(0.0));
         call.launch(MODULE, &kernel, (rows as u32, 1, 1), ROW_BLOCK, 0, args)?;
         let Some((scale, loss)) = self.total else { return Ok(()) };

@@ -45,6 +45,31 @@ macro_rules! with_hints {
     (@hint ($($hint:tt)+)) => { Some(format!($($hint)+)) };
 }
 
+/// Data is read where it is: what names a place elsewhere is told how it comes here.
+fn about_path(path: &Path) -> String {
+    let name = path.to_string_lossy();
+    if name.contains("://") {
+        return "nothing is downloaded; fetch the file first and name it here".to_owned();
+    }
+    let is_plain = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    match name.split_once('/') {
+        Some((owner, dataset)) if is_plain(owner) && is_plain(dataset) => format!(
+            "check the path under `data:`; a dataset of the hub is not downloaded, `hf download --repo-type dataset {name} \
+             --local-dir DIR` does that"
+        ),
+        _ => "check the path under `data:`".to_owned(),
+    }
+}
+
+/// Rounded up, so that what is asked for is enough.
+fn kib(bytes: u64) -> String {
+    format!("{}KiB", bytes.div_ceil(1 << 10))
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+}
+
 with_hints! {
     #[derive(Debug, thiserror::Error)]
     #[non_exhaustive]
@@ -52,7 +77,7 @@ with_hints! {
         // Files.
         Open { path: PathBuf, source: std::io::Error } =>
             ("cannot read {}: {source}", path.display())
-            hint ("check the path under `data:`"),
+            hint ("{}", about_path(path)),
         NoMatch { pattern: String } =>
             ("no file matches {pattern}")
             hint ("check the pattern under `data:`; `**` stands for folders in folders, and only .jsonl, .json, .csv, .tsv, .txt (also with .gz, .zst), .parquet and .arrow files count"),
@@ -158,7 +183,7 @@ with_hints! {
             ("{at}: task `pretrain` needs a `text` column and the rows are {found}")
             hint ("use `task: sft`, or give the column `text`"),
         NotPairs { at: Place, found: &'static str, accepted: &'static str } =>
-            ("{at}: task `reward` compares two answers and the rows are {found}")
+            ("{at}: the task compares two answers and the rows are {found}")
             hint ("accepted are {accepted}"),
         NotSourceTarget { at: Place, found: &'static str, accepted: &'static str } =>
             ("{at}: a source and a target are needed and the rows are {found}")
@@ -186,7 +211,7 @@ with_hints! {
             hint ("a class is an integer from 0, or a name where the classes are named; correct the row or remove it"),
         OnlyPairs { at: Place } =>
             ("{at}: the rows are pairs of answers, which this task has no use for")
-            hint ("use `task: reward`, or give the columns of another shape"),
+            hint ("use `task: reward`, `dpo` or `orpo`, or give the columns of another shape"),
         NoPairsLeft { rows: u64, identical: u64, max_length: usize } =>
             ("none of the {rows} pairs is left: {identical} have two equal sides, the others' answers are longer than max_length = {max_length}")
             hint ("raise data.max_length, or check the columns"),
@@ -196,6 +221,9 @@ with_hints! {
         NothingLeft { rows: u64, max_length: usize } =>
             ("nothing to learn is left of the {rows} rows: each is empty, or has no answer within max_length = {max_length}")
             hint ("raise data.max_length"),
+        AllHeldOut { rows: u64 } =>
+            ("no row is left to train on: `data.eval_split` holds out all of the {rows}")
+            hint ("lower data.eval_split, or give the evaluation rows in a file of their own with data.eval"),
         MaxLength { max_length: usize } =>
             ("max_length = {max_length} leaves no token to predict")
             hint ("set data.max_length to 2 or more"),
@@ -214,13 +242,13 @@ with_hints! {
             ("{at}: the chat template refused the conversation: {reason}")
             hint ("correct the row or the template"),
         NotIncremental { at: Place, turn: usize } =>
-            ("{at}: the chat template rewrites earlier text when turn {turn} is added, so the answer cannot be told from the prompt")
+            ("{at}: the chat template rewrites earlier text when turn {turn} is added, so prompt and answer cannot be separated")
             hint ("give each answer a row of its own, or use a template that only appends"),
 
         // Tokenizer.
         TokenizerMissing { path: PathBuf } =>
             ("{} is missing", path.display())
-            hint ("the model's folder must hold the tokenizer; download it together with the weights"),
+            hint ("a model's folder holds its tokenizer: download it together with the weights, or set data.tokenizer to a folder that has one"),
         TokenizerCorrupt { origin: String, reason: String } =>
             ("{origin} is not usable as a tokenizer: {reason}")
             hint ("download the file again"),
@@ -252,10 +280,10 @@ with_hints! {
             ("of {sources} sources, {weighted} have a weight")
             hint ("give a weight to all of them or to none"),
         StreamBuffer { bytes: u64, needed: u64, max_length: usize } =>
-            ("a stream buffer of {bytes} bytes is too small for sequences of up to {max_length} tokens")
-            hint ("give it at least {needed} bytes, or lower data.max_length"),
+            ("a stream buffer of {} is too small for sequences of up to {max_length} tokens", kib(*bytes))
+            hint ("set data.buffer to {} or more, or lower data.max_length", kib(*needed)),
         MemoryFull { bytes: u64, share_percent: f64, limit: u64 } =>
-            ("the tokenised data does not fit into memory: {bytes} bytes after {share_percent:.0} % of the rows, and {limit} are available")
+            ("the tokenised data does not fit into memory: {} after {share_percent:.0} % of the rows, and {} are available", mib(*bytes), mib(*limit))
             hint ("use data.mode: cached or streaming, or raise memory.host"),
         Thread { source: std::io::Error } =>
             ("cannot start a thread: {source}")

@@ -89,16 +89,28 @@ pub struct BackendTraits {
     pub partial_rows: usize,
     /// Scratch the matrix-product library asks for in each product.
     pub matmul_workspace_bytes: usize,
+    /// Whether products take codes of eight bits as they are; elsewhere these are decoded first.
+    pub multiplies_codes: bool,
 }
 
 impl BackendTraits {
     /// The CPU with so many threads.
     pub fn cpu(threads: usize) -> Self {
-        Self { workers: threads, partial_rows: CPU_PARTIAL_ROWS, matmul_workspace_bytes: threads * CPU_PACKING_BYTES }
+        Self {
+            workers: threads,
+            partial_rows: CPU_PARTIAL_ROWS,
+            matmul_workspace_bytes: threads * CPU_PACKING_BYTES,
+            multiplies_codes: false,
+        }
     }
 
     pub fn gpu() -> Self {
-        Self { workers: 1, partial_rows: GPU_PARTIAL_ROWS, matmul_workspace_bytes: GPU_PRODUCT_SCRATCH_BYTES }
+        Self {
+            workers: 1,
+            partial_rows: GPU_PARTIAL_ROWS,
+            matmul_workspace_bytes: GPU_PRODUCT_SCRATCH_BYTES,
+            multiplies_codes: true,
+        }
     }
 
     /// Partial results of a sum over tokens.

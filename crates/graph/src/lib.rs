@@ -16,7 +16,7 @@ mod stream;
 mod value;
 
 pub use autodiff::{Backward, differentiate, differentiate_transient};
-pub use code::Code;
+pub use code::{Code, E4M3_MAX};
 pub use cost::{
     BackendTraits, CPU_PACKING_BYTES, CPU_PARTIAL_ROWS, Cost, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES,
     GPU_UPDATES_PER_LAUNCH, Product, Work,
@@ -29,7 +29,7 @@ pub use optimizer::{
     Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands, optimizer_named,
 };
 pub use program::{BatchShape, Cadence, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape};
-pub use storage::{BlockFormat, Storage, TENSOR_BYTES_MAX};
+pub use storage::{BlockFormat, NESTED_SCALES, Scales, Storage, TENSOR_BYTES_MAX, WEIGHT_FORMATS, WeightFormat};
 pub use stream::{STREAMS_MAX, StreamId, Streams};
 pub use value::{Class, DType, Extent, Role, Shape, Value, ValueId};
 

@@ -48,7 +48,7 @@ pub trait OpRule {
     }
     /// Kernels and copies on a GPU at most. Most operators are one, with a second where partial sums meet or a copy is
     /// made.
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         2
     }
     /// Executions of this operator on different tensors that a GPU does in one launch.
@@ -158,8 +158,8 @@ impl OpRule for Op {
     fn workspace_role(&self) -> Role {
         self.rule().workspace_role()
     }
-    fn launches(&self) -> usize {
-        self.rule().launches()
+    fn launches(&self, io: &Io) -> usize {
+        self.rule().launches(io)
     }
     fn tensors_per_launch(&self) -> usize {
         self.rule().tensors_per_launch()

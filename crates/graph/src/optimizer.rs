@@ -8,7 +8,7 @@ use crate::ops::{
     AdafactorOptimizer, AdafactorSettings, AdamWOptimizer, HYPER_LEN, LionOptimizer, MuonOptimizer, MuonSettings,
     SgdOptimizer,
 };
-use crate::{BlockFormat, Code, DType, Graph, GraphError, Shape, Storage, ValueId};
+use crate::{BlockFormat, Code, DType, Graph, GraphError, Scales, Shape, Storage, ValueId};
 
 /// A matrix inside a parameter, as model files have it: q, k and v lie in one parameter and are three matrices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl StateStorage {
     fn storage(self, shape: Shape, code: Code) -> Storage {
         match self {
             Self::Int8 if shape.elements() >= INT8_ELEMENTS_MIN => {
-                let blocks = BlockFormat { elements: INT8_BLOCK, code, scale: DType::F32 };
+                let blocks = BlockFormat { elements: INT8_BLOCK, code, scales: Scales::F32 };
                 Storage { element: DType::F32, blocks: Some(blocks) }
             }
             Self::Float32 | Self::Int8 => DType::F32.into(),

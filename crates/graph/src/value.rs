@@ -14,6 +14,8 @@ pub enum DType {
     I32,
     U32,
     U8,
+    /// Of products alone: their factors' codes.
+    E4m3,
 }
 
 impl DType {
@@ -22,7 +24,7 @@ impl DType {
             DType::F64 => 8,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::BF16 | DType::F16 => 2,
-            DType::U8 => 1,
+            DType::U8 | DType::E4m3 => 1,
         }
     }
 
@@ -35,6 +37,7 @@ impl DType {
             DType::I32 => "i32",
             DType::U32 => "u32",
             DType::U8 => "u8",
+            DType::E4m3 => "e4m3",
         }
     }
 }

@@ -8,7 +8,7 @@ use plimsoll_graph::ops::{
     AdapterUp, Adapters, Add, Attention, Cols, Dest, Dropout, Embed, Gated, HeadNorm, InnerDropout, LastLogits,
     LastRows, Linear, Mask, Pointwise, PositionBias, QkvLayout, RmsNorm, Rope, Scale,
 };
-use plimsoll_graph::{Class, Graph, SlotId, SlotTable, StreamId, ValueId};
+use plimsoll_graph::{Class, Code, Graph, SlotId, SlotTable, StreamId, ValueId};
 
 use crate::ModelError;
 use crate::architecture::{AttentionModule, Block, Branch, Keys, MlpModule, Module, Norm, Projection, Residual, Stack};
@@ -496,7 +496,8 @@ impl<'a> Forward<'a> {
             let mut operands = self.operands(x, &prefix, projection.bias)?;
             operands.extend(onto);
             let dest = if onto.is_some() { Dest::Accumulate } else { Dest::Fresh };
-            let op = Linear { bias: projection.bias, dest, ..Linear::forward() };
+            let op =
+                Linear { bias: projection.bias, dest, fp8: self.multiplies_codes(operands[1]), ..Linear::forward() };
             return Ok(self.graph.apply(op, &operands, &prefix, class)?);
         }
         // Only where some layers are trained otherwise than others, which rules out adapters.
@@ -509,12 +510,19 @@ impl<'a> Forward<'a> {
                 bias: projection.bias,
                 dest: if y.is_some() { Dest::Overwrite } else { Dest::Fresh },
                 cols: Some(Cols { start, len: *rows, total: projection.out_features() }),
+                fp8: self.multiplies_codes(operands[1]),
                 ..Linear::forward()
             };
             y = Some(self.graph.apply(op, &operands, &prefix, class)?);
             start += rows;
         }
         Ok(y.expect("a projection has layers"))
+    }
+
+    /// Whether a product takes this weight's codes.
+    fn multiplies_codes(&self, weight: ValueId) -> bool {
+        let format = self.graph.value(weight).storage.blocks;
+        self.registry.recipe.fp8_products && format.is_some_and(|format| format.code == Code::E4m3)
     }
 
     /// The input, the weight of that name and its bias, if there is one.

@@ -156,10 +156,19 @@ pub(crate) fn places_beside(batch: BatchShape) -> usize {
 }
 
 impl Recipe {
-    /// That of a program that trains nothing.
+    /// That of a program that trains nothing, so that all of its base is frozen.
     pub fn forward_only(lora: Option<Lora>, compute: DType) -> Self {
-        let (freeze, groups) = (Vec::new(), Vec::new());
-        Self { lora, freeze, groups, clip: None, compute, master: false, scaled_loss: false }
+        Self {
+            lora,
+            freeze: vec!["*".to_owned()],
+            groups: Vec::new(),
+            clip: None,
+            compute,
+            base: None,
+            fp8_products: false,
+            master: false,
+            scaled_loss: false,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod architecture;
 mod error;
 mod family;
 mod forward;
+mod frozen;
 mod groups;
 mod head;
 mod inference;
@@ -24,6 +25,7 @@ pub use architecture::{
 };
 pub use error::ModelError;
 pub use family::{FAMILIES, Family};
+pub use frozen::weights_in_few_bits;
 pub use groups::{GroupDescription, Members, ParameterGroup, parameter_groups};
 pub use head::{Head, HeadRows, HeadWeight, LossOperands, LossTerm, ReferenceOperands};
 pub use inference::{CacheInputs, Purpose, SourceInputs, build_inference};

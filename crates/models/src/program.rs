@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll_graph::ops::HYPER_LEN;
 use plimsoll_graph::{
     BatchShape, Cadence, DType, Extent, Graph, GraphError, Program, Role, ScheduleGraph, ScheduleId, Shape, Slot,
-    SlotId, SlotTable, StreamId, differentiate, differentiate_transient, fuse_backward, fuse_forward,
+    SlotId, SlotTable, StreamId, WeightFormat, differentiate, differentiate_transient, fuse_backward, fuse_forward,
 };
 
 use crate::forward::Forward;
@@ -26,6 +26,10 @@ pub struct Recipe {
     pub clip: Option<f32>,
     /// Weights and activations.
     pub compute: DType,
+    /// How frozen weights of projections are stored where not as they are computed with.
+    pub base: Option<WeightFormat>,
+    /// Whether weights of [`WeightFormat::E4m3`] are multiplied as codes, by rows that are rounded to such.
+    pub fp8_products: bool,
     /// Keep a float32 copy of trained sixteen-bit weights.
     pub master: bool,
     /// Gradients are those of a loss that the host multiplies by a number; the update takes it out again.
@@ -36,6 +40,11 @@ impl Recipe {
     /// Gradients are summed over micro-batches in the precision the optimizer works in.
     fn grad_dtype(&self) -> DType {
         if self.master { DType::F32 } else { self.compute }
+    }
+
+    /// Whether nothing of the base is trained.
+    pub fn freezes_base(&self) -> bool {
+        self.lora.is_some() || self.groups.is_empty()
     }
 
     /// Whether a parameter can be updated before all other gradients are there.

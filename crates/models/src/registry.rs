@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use plimsoll_graph::ops::Columns;
-use plimsoll_graph::{BatchShape, Extent, Role, Shape, Slot, SlotId, SlotTable};
+use plimsoll_graph::{BatchShape, Extent, Role, Shape, Slot, SlotId, SlotTable, Storage, WeightFormat};
 
 use crate::architecture::{Norm, Projection, Stack};
 use crate::parameters::matches;
@@ -50,6 +50,8 @@ struct New {
     tensors: Vec<HfTensor>,
     kind: ParameterKind,
     trainable: bool,
+    /// In few bits where nothing trains it.
+    format: Option<WeightFormat>,
 }
 
 impl<'a> Registry<'a> {
@@ -79,14 +81,14 @@ impl<'a> Registry<'a> {
         let (model, head) = (self.model, self.head);
         let (d, vocab) = (model.hidden_size, model.vocab_size);
         let normal = Init::Normal { std: model.initializer_range };
-        self.base(slots, "embed", None, &[(model.embedding.name, vocab, normal)], Some(d))?;
+        self.base(slots, "embed", None, &[(model.embedding.name, vocab, normal)], Some(d), None)?;
         for stack in &model.stacks {
             if let Some(norm) = &stack.input_norm {
                 self.stack_norm(slots, stack, "input_norm", norm)?;
             }
             if let Some(bias) = &stack.position_bias {
                 let table = [(bias.name, bias.buckets, Init::Normal { std: bias.std })];
-                self.base(slots, &format!("{}position_bias", stack.prefix), None, &table, Some(bias.heads))?;
+                self.base(slots, &format!("{}position_bias", stack.prefix), None, &table, Some(bias.heads), None)?;
             }
         }
         for (stack, index, layer, _) in model.blocks() {
@@ -96,7 +98,7 @@ impl<'a> Registry<'a> {
             self.stack_norm(slots, stack, "norm", &stack.final_norm)?;
         }
         if head.uses_vocabulary() && !model.head.tied {
-            self.base(slots, "head", None, &[(model.head.name, vocab, normal)], Some(d))?;
+            self.base(slots, "head", None, &[(model.head.name, vocab, normal)], Some(d), None)?;
         }
         for weight in head.weights() {
             // A new head learns whatever the method, unless it is frozen by name.
@@ -104,7 +106,7 @@ impl<'a> Registry<'a> {
             let shape = Shape::new(&[weight.rows, d]);
             let tensors = vec![HfTensor { name: weight.name.clone(), first_row: 0, shape, init: normal }];
             let (name, kind) = (head_slot(&weight.name), ParameterKind::Head);
-            self.add(slots, New { name, layer: None, tensors, kind, trainable })?;
+            self.add(slots, New { name, layer: None, tensors, kind, trainable, format: None })?;
         }
         Ok(())
     }
@@ -116,7 +118,7 @@ impl<'a> Registry<'a> {
         }
         let tensor = format!("{}.weight", norm.name);
         let name = format!("{}{own}", stack.prefix);
-        self.base(slots, &name, None, &[(&tensor, self.model.hidden_size, norm_init(norm))], None)
+        self.base(slots, &name, None, &[(&tensor, self.model.hidden_size, norm_init(norm))], None, None)
     }
 
     fn register_block(&mut self, slots: &mut SlotTable, names: &BlockNames) -> Result<(), ModelError> {
@@ -128,13 +130,13 @@ impl<'a> Registry<'a> {
         for norm in before.chain(behind).filter(|norm| norm.weight) {
             let tensor = format!("{}.{}.weight", names.hf, norm.name);
             let name = format!("{}.{}", names.own, norm.name);
-            self.base(slots, &name, layer, &[(&tensor, d, norm_init(norm))], None)?;
+            self.base(slots, &name, layer, &[(&tensor, d, norm_init(norm))], None, None)?;
         }
         for module in block.branches.iter().filter_map(|branch| branch.module.learned_qk_norm()) {
             for norm in ["q_norm", "k_norm"] {
                 let tensor = format!("{}.{}.{norm}.weight", names.hf, module.input.module);
                 let own = format!("{}.{norm}", names.own);
-                self.base(slots, &own, layer, &[(&tensor, module.heads.head_dim, Init::Ones)], None)?;
+                self.base(slots, &own, layer, &[(&tensor, module.heads.head_dim, Init::Ones)], None, None)?;
             }
         }
         for projection in block.branches.iter().flat_map(|branch| branch.module.projections()) {
@@ -152,7 +154,7 @@ impl<'a> Registry<'a> {
         let hf = |layer: &str, kind: &str| format!("{}.{}.{layer}.{kind}", names.hf, projection.module);
         let prefix = format!("{}.{}", names.own, projection.name);
         let fused = self.is_fused(names, projection);
-        for (kind, cols) in [("weight", Some(projection.in_features)), ("bias", None)] {
+        for (kind, cols, format) in [("weight", Some(projection.in_features), self.recipe.base), ("bias", None, None)] {
             if kind == "bias" && !projection.bias {
                 continue;
             }
@@ -167,11 +169,11 @@ impl<'a> Registry<'a> {
                 tensors.iter().map(|(name, rows, init)| (name.as_str(), *rows, *init)).collect();
             let at = Some(names.layer);
             if fused {
-                self.base(slots, &format!("{prefix}.{kind}"), at, &tensors, cols)?;
+                self.base(slots, &format!("{prefix}.{kind}"), at, &tensors, cols, format)?;
                 continue;
             }
             for (tensor, (layer, _)) in tensors.iter().zip(&projection.layers) {
-                self.base(slots, &format!("{prefix}.{layer}.{kind}"), at, &[*tensor], cols)?;
+                self.base(slots, &format!("{prefix}.{layer}.{kind}"), at, &[*tensor], cols, format)?;
             }
         }
         self.register_adapters(slots, names, projection)
@@ -204,7 +206,7 @@ impl<'a> Registry<'a> {
             }
             let name = format!("{}.{}.{side}", names.own, projection.name);
             let (layer, kind) = (Some(names.layer), ParameterKind::Adapter);
-            self.add(slots, New { name, layer, tensors, kind, trainable: true })?;
+            self.add(slots, New { name, layer, tensors, kind, trainable: true, format: None })?;
         }
         Ok(())
     }
@@ -217,6 +219,7 @@ impl<'a> Registry<'a> {
         layer: Option<u32>,
         stacked: &[(&str, usize, Init)],
         cols: Option<usize>,
+        format: Option<WeightFormat>,
     ) -> Result<(), ModelError> {
         let mut first_row = 0;
         let mut tensors = Vec::new();
@@ -227,23 +230,30 @@ impl<'a> Registry<'a> {
         }
         let trainable = self.trains(stacked[0].0);
         let kind = ParameterKind::Base;
-        self.add(slots, New { name: name.to_owned(), layer, tensors, kind, trainable })
+        self.add(slots, New { name: name.to_owned(), layer, tensors, kind, trainable, format })
     }
 
     fn add(&mut self, slots: &mut SlotTable, new: New) -> Result<(), ModelError> {
-        let New { name, layer, tensors, kind, trainable } = new;
+        let New { name, layer, tensors, kind, trainable, format } = new;
         let rows: usize = tensors.iter().map(|t| t.shape.rows()).sum();
         let first = tensors[0].shape;
         let shape = if first.rank() == 1 { Shape::new(&[rows]) } else { Shape::new(&[rows, first.cols()]) };
         // Beside adapters, the head is one of the few things that are trained and saved.
         let small = kind == ParameterKind::Adapter || (kind == ParameterKind::Head && self.recipe.lora.is_some());
         let role = if small { Role::Adapter } else { Role::Weight };
-        let storage = self.recipe.compute.into();
+        let storage = self.storage(&tensors, format.filter(|_| !trainable));
         let slot = slots.add(Slot { name: name.clone(), shape, storage, role, extent: Extent::Fixed, layer })?;
         let group = self.recipe.group_of(&tensors[0].name, &shape);
         self.by_name.insert(name.clone(), self.parameters.len());
         self.parameters.push(Parameter { name, slot, shape, kind, trainable, group, tensors });
         Ok(())
+    }
+
+    /// In few bits if every tensor can be.
+    fn storage(&self, tensors: &[HfTensor], format: Option<WeightFormat>) -> Storage {
+        let matrices: Vec<Shape> = tensors.iter().map(|tensor| tensor.shape).collect();
+        let few_bits = format.and_then(|format| format.storage(self.recipe.compute, &matrices));
+        few_bits.unwrap_or(self.recipe.compute.into())
     }
 
     fn trains(&self, hf_name: &str) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use plimsoll_models::Architecture;
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 fn fixture() -> Map<String, Json> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/defaults.json");
@@ -54,7 +54,7 @@ fn absent_keys_mean_what_they_mean_to_transformers() {
                 let head_dim = count("hidden_size") / count("num_attention_heads");
                 resolved.insert("head_dim".into(), head_dim.into());
             }
-            // Spellings that transformers resolves into `rope_parameters`, and a key that it does not know there.
+            // Spellings that transformers resolves into `rope_parameters`.
             for older in ["rope_theta", "rope_scaling", "original_max_position_embeddings"] {
                 resolved.remove(older);
             }
@@ -91,4 +91,100 @@ fn dropout_that_would_be_left_out_is_refused() {
         assert!(refused.contains("`attention_dropout: 0.1`"), "{refused}");
         Architecture::from_value(config(0.0)).expect("no dropout");
     }
+}
+
+/// What would be computed otherwise than meant, or not at all.
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    let llama3 = |low: f64, high: f64| json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": low, "high_freq_factor": high});
+    let kinds = |kinds: [&str; 2]| json!({"num_hidden_layers": 2, "use_sliding_window": true, "layer_types": kinds});
+    for (family, keys, says) in [
+        ("llama", json!({"hidden_act": 5}), "`hidden_act` must be a string, found 5"),
+        ("llama", json!({"rms_norm_eps": -1}), "`rms_norm_eps` must be a number above 0, found -1"),
+        ("llama", json!({"rope_theta": 0}), "`rope_theta` must be a number above 0, found 0"),
+        ("llama", json!({"rope_parameters": {"rope_theta": -1}}), "`rope_theta` must be a number above 0, found -1"),
+        (
+            "llama",
+            json!({"rope_scaling": {"type": "linear", "factor": 0}}),
+            "`factor` must be a number above 0, found 0",
+        ),
+        ("llama", json!({"rope_scaling": {"type": 1}}), "`type` must be a string, found 1"),
+        ("llama", json!({"rope_scaling": llama3(5.0, 4.0)}), "`low_freq_factor` must not be above `high_freq_factor`"),
+        (
+            "llama",
+            json!({"rope_scaling": {"type": "linear", "factor": 2}, "partial_rotary_factor": 0.5}),
+            "`partial_rotary_factor` with rope scaling `linear` is not supported",
+        ),
+        (
+            "gemma2",
+            json!({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}),
+            "rotary settings of their own for some layers (`full_attention`) are not supported",
+        ),
+        ("gemma2", json!({"query_pre_attn_scalar": 0}), "`query_pre_attn_scalar` must be a number above 0"),
+        ("gemma2", json!({"final_logit_softcapping": 0}), "`final_logit_softcapping` must be a number above 0"),
+        ("qwen2", kinds(["chunked_attention", "full_attention"]), "`layer_types` has \"chunked_attention\""),
+        (
+            "qwen3",
+            json!({"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
+            "`layer_types` has sliding_attention, but no window applies",
+        ),
+        ("t5", json!({"feed_forward_proj": true}), "`feed_forward_proj` must be a string, found true"),
+        ("t5", json!({"layer_norm_epsilon": 0}), "`layer_norm_epsilon` must be a number above 0"),
+    ] {
+        let refused = Architecture::from_value(with(family, &keys)).expect_err(says).to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
+    Architecture::from_value(with("qwen2", &kinds(["sliding_attention", "full_attention"]))).expect("a window");
+    Architecture::from_value(with("llama", &json!({"rope_scaling": llama3(4.0, 4.0)}))).expect("no steps between");
+}
+
+fn with(family: &str, keys: &Json) -> Json {
+    let mut config = keys.clone();
+    config["model_type"] = family.into();
+    config
+}
+
+/// Of every key that counts something: what no machine holds is refused by its name, and nothing is computed from it.
+#[test]
+fn figures_have_limits() {
+    let counts = [
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "d_model",
+        "d_kv",
+        "d_ff",
+        "num_layers",
+        "num_decoder_layers",
+        "num_heads",
+        "relative_attention_num_buckets",
+        "relative_attention_max_distance",
+    ];
+    let defaults: Json = serde_json::from_str(include_str!("../defaults.json")).expect("JSON");
+    let mut refusals = 0;
+    for (family, known) in defaults.as_object().expect("families") {
+        for key in counts.iter().filter(|key| known.get(**key).is_some()) {
+            for value in [
+                json!(0),
+                json!(-1),
+                json!(1.5),
+                json!("16"),
+                json!(true),
+                json!(1u64 << 62),
+                json!(u64::MAX),
+                json!(1e30),
+            ] {
+                let config = with(family, &json!({*key: value}));
+                let refused = Architecture::from_value(config).expect_err(key).to_string();
+                assert!(refused.contains(&format!("`{key}` must be")), "{family}: {refused}");
+                refusals += 1;
+            }
+        }
+    }
+    assert!(refusals > 500, "{refusals}");
 }

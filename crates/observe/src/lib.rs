@@ -8,6 +8,8 @@ pub mod machine;
 pub mod picture;
 pub mod runs;
 pub mod tensorboard;
+pub mod wandb;
 pub mod watch;
+mod wire;
 
 pub use error::ObserveError;

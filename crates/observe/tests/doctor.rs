@@ -12,6 +12,9 @@ use serde::Deserialize;
 struct Situation {
     /// All the findings, with their severity; there must be no others.
     must: BTreeMap<String, String>,
+    /// Parts of what is said, and what must not be said.
+    says: Vec<String>,
+    never: Vec<String>,
     machine: Machine,
 }
 
@@ -36,6 +39,10 @@ fn recorded_situations_lead_to_their_findings() {
         if found != situation.must {
             faults.push(format!("{}: {found:?}, not {:?}", path.display(), situation.must));
         }
+        let said: String = findings.iter().map(|finding| format!("{}\n{}\n", finding.text, finding.remedy)).collect();
+        let missing = situation.says.iter().filter(|part| !said.contains(part.as_str()));
+        let unwanted = situation.never.iter().filter(|part| said.contains(part.as_str()));
+        faults.extend(missing.chain(unwanted).map(|part| format!("{}: `{part}` in: {said}", path.display())));
         for Finding { code, text, remedy, .. } in findings {
             assert!(!text.is_empty() && !remedy.is_empty() && !text.ends_with('.'), "{code}");
             seen.insert(code);

@@ -23,6 +23,8 @@ pub struct DeviceProfile {
     /// Matrix products of sixteen-bit and of float32 operands.
     pub matmul16_flops_per_s: f64,
     pub matmul32_flops_per_s: f64,
+    /// Of codes of eight bits. Only counts where `traits` say that products take them.
+    pub matmul8_flops_per_s: f64,
     pub attention_flops_per_s: f64,
     pub memory_bytes_per_s: f64,
     /// Host to device, each way.
@@ -50,16 +52,22 @@ pub struct DeviceProfile {
 impl DeviceProfile {
     /// Of a product of `[rows, cols, inner]`; `tokens` is the side of it that grows with the micro-batch.
     pub(crate) fn product_rate(&self, dtype: DType, tokens: usize, [rows, cols, inner]: [usize; 3]) -> f64 {
-        let sixteen = dtype.bytes() == 2;
-        match &self.measured {
-            Some(rates) if sixteen => rates.products16.rate(rows, cols, inner),
-            Some(rates) => rates.products32.rate(rows, cols, inner),
-            None => {
-                let tokens = tokens as f64;
-                let peak = if sixteen { self.matmul16_flops_per_s } else { self.matmul32_flops_per_s };
-                peak * tokens / (tokens + self.half_rate_tokens)
-            }
+        if let Some(rates) = &self.measured {
+            let grid = match dtype.bytes() {
+                // A card whose products of codes were not measured does not gain by them.
+                1 => rates.products8.as_ref().unwrap_or(&rates.products16),
+                2 => &rates.products16,
+                _ => &rates.products32,
+            };
+            return grid.rate(rows, cols, inner);
         }
+        let peak = match dtype.bytes() {
+            1 => self.matmul8_flops_per_s,
+            2 => self.matmul16_flops_per_s,
+            _ => self.matmul32_flops_per_s,
+        };
+        let tokens = tokens as f64;
+        peak * tokens / (tokens + self.half_rate_tokens)
     }
 
     pub(crate) fn attention_rate(&self, length: usize, gradient: bool) -> f64 {
@@ -88,6 +96,7 @@ impl DeviceProfile {
             memory_bytes,
             matmul16_flops_per_s: matmul,
             matmul32_flops_per_s: matmul,
+            matmul8_flops_per_s: matmul,
             attention_flops_per_s: attention,
             memory_bytes_per_s,
             bus_bytes_per_s: memory_bytes_per_s,

@@ -81,7 +81,7 @@ where
                 lower_bound_bytes: plan.lower_bound_bytes as u64,
             },
             modes,
-            predicted: Predicted { step_ms: 0.0, tokens_per_s: 0.0, bound_by: "nothing" },
+            predicted: Predicted { step_ms: 0.0, tokens_per_s: 0.0, bound_by: "nothing", limits: BTreeMap::new() },
             alternatives: Vec::new(),
             next_gib: Vec::new(),
         };

@@ -73,6 +73,9 @@ pub struct AttentionRate {
 pub struct Sustained {
     /// Of products of a layer's shapes. The rates of `products16` are cut to it.
     pub products_flops_per_s: f64,
+    /// The same of codes of eight bits, and of `products8`.
+    #[serde(default)]
+    pub products8_flops_per_s: Option<f64>,
     /// Of what short spans showed, for attention and for the operators that move bytes. Their rates contain it.
     pub attention_share: f64,
     pub moving_share: f64,
@@ -83,8 +86,9 @@ pub struct Sustained {
 impl Sustained {
     fn is_sound(&self) -> bool {
         let share = |share: f64| share > 0.0 && share <= 1.0;
-        self.products_flops_per_s.is_finite()
-            && self.products_flops_per_s > 0.0
+        let positive = |rate: f64| rate.is_finite() && rate > 0.0;
+        positive(self.products_flops_per_s)
+            && self.products8_flops_per_s.is_none_or(positive)
             && share(self.attention_share)
             && share(self.moving_share)
     }
@@ -95,6 +99,9 @@ impl Sustained {
 pub struct CardRates {
     pub products16: ProductGrid,
     pub products32: ProductGrid,
+    /// Of codes of eight bits, where the card multiplies them.
+    #[serde(default)]
+    pub products8: Option<ProductGrid>,
     /// By rising length.
     pub attention: Vec<AttentionRate>,
     /// Bytes per second of the operators that move bytes rather than compute, by name. Those that are not here go
@@ -123,6 +130,7 @@ impl CardRates {
             && self.sustained.is_sound()
             && self.products16.is_whole()
             && self.products32.is_whole()
+            && self.products8.as_ref().is_none_or(ProductGrid::is_whole)
             && self.operators.contains_key("add")
             && self.operators.values().all(|rate| positive(*rate))
             && [self.copy_bytes_per_s, self.to_device_bytes_per_s, self.from_device_bytes_per_s]
@@ -195,7 +203,13 @@ mod tests {
     }
 
     fn sustained() -> Sustained {
-        Sustained { products_flops_per_s: 1e12, attention_share: 0.8, moving_share: 1.0, rates: BTreeMap::new() }
+        Sustained {
+            products_flops_per_s: 1e12,
+            products8_flops_per_s: None,
+            attention_share: 0.8,
+            moving_share: 1.0,
+            rates: BTreeMap::new(),
+        }
     }
 
     #[test]
@@ -204,6 +218,7 @@ mod tests {
         let rates = CardRates {
             products16: grid(),
             products32: grid(),
+            products8: None,
             attention: vec![at(256, 1e12), at(1024, 4e12)],
             operators: BTreeMap::from([("add".to_owned(), 3e12), ("rope".to_owned(), 1e12)]),
             copy_bytes_per_s: 1.0,
@@ -223,6 +238,8 @@ mod tests {
         }
         assert_eq!((rates.bytes_per_s("rope"), rates.bytes_per_s("gated")), (1e12, 3e12));
         assert!(!CardRates { sustained: Sustained { moving_share: 1.1, ..sustained() }, ..rates.clone() }.is_sound());
-        assert!(!CardRates { launch_s: f64::NAN, ..rates }.is_sound());
+        assert!(!CardRates { launch_s: f64::NAN, ..rates.clone() }.is_sound());
+        let holed = ProductGrid { flops_per_s: vec![1.0; 5], ..grid() };
+        assert!(!CardRates { products8: Some(holed), ..rates }.is_sound());
     }
 }

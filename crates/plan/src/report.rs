@@ -168,6 +168,8 @@ pub struct Predicted {
     pub step_ms: f64,
     pub tokens_per_s: f64,
     pub bound_by: &'static str,
+    /// Share of the time of an update, by what limits it: `matmul`, `attention`, `memory`, `launch`.
+    pub limits: BTreeMap<&'static str, f64>,
 }
 
 /// One line of the table of plans.

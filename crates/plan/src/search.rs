@@ -550,7 +550,8 @@ fn pinned_drops(pinned: &BTreeMap<String, usize>, classes: &Droppable) -> Result
         };
         let available = having.len();
         if layers > available {
-            let reason = format!("`plan.recompute.{name}` is {layers}, but only {available} layers have that class");
+            let have = if available == 1 { "layer has" } else { "layers have" };
+            let reason = format!("`plan.recompute.{name}` is {layers}, but only {available} {have} that class");
             return Err(PlanError::Pin { key: format!("plan.recompute.{name}"), reason });
         }
         drops.0.insert(class, layers);

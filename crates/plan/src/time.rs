@@ -10,13 +10,19 @@ use crate::{Backing, Buffer, DeviceProfile, Step};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Estimate {
     pub seconds: f64,
-    /// Share of each limit: `matmul`, `attention`, `memory`.
+    /// Seconds of each limit: `matmul`, `attention`, `memory`, `launch`.
     pub by_limit: BTreeMap<&'static str, f64>,
 }
 
 impl Estimate {
     pub fn bound_by(&self) -> &'static str {
         self.by_limit.iter().max_by(|a, b| a.1.total_cmp(b.1)).map_or("nothing", |(name, _)| name)
+    }
+
+    /// Share of the time, by limit.
+    pub fn shares(&self) -> BTreeMap<&'static str, f64> {
+        let all: f64 = self.by_limit.values().sum();
+        self.by_limit.iter().map(|(limit, seconds)| (*limit, seconds / all.max(f64::MIN_POSITIVE))).collect()
     }
 
     /// This estimate `times` over, then another.
@@ -101,7 +107,7 @@ mod tests {
     use std::sync::Arc;
 
     use plimsoll_graph::ops::{Add, Linear, LossGrad, VocabLoss};
-    use plimsoll_graph::{DType, Extent, Shape};
+    use plimsoll_graph::{DType, Extent, Shape, WeightFormat};
 
     use super::*;
     use crate::{AttentionRate, CardRates, ProductGrid, Sustained};
@@ -119,6 +125,7 @@ mod tests {
         let rates = CardRates {
             products16: rates(500e12),
             products32: rates(40e12),
+            products8: Some(rates(900e12)),
             attention: vec![AttentionRate { length: 512, forward_flops_per_s: 2e14, gradient_flops_per_s: 1e14 }],
             operators: operators.into_iter().map(|(name, rate)| (name.to_owned(), rate)).collect::<BTreeMap<_, _>>(),
             copy_bytes_per_s: 2e12,
@@ -129,6 +136,7 @@ mod tests {
             recorded_bytes_per_launch: 1024.0,
             sustained: Sustained {
                 products_flops_per_s: 500e12,
+                products8_flops_per_s: Some(900e12),
                 attention_share: 1.0,
                 moving_share: 1.0,
                 rates: BTreeMap::new(),
@@ -179,6 +187,24 @@ mod tests {
             "matmul",
             flops(1024.0) / (500e12 / 2f64.sqrt()),
         );
+    }
+
+    /// A weight in few bits is decoded before it is multiplied; codes are multiplied by rows that are rounded first.
+    #[test]
+    fn weights_in_few_bits_cost_a_pass_before_the_product() {
+        let weight = |format: WeightFormat| {
+            let whole = value(&[8192, 8192], DType::BF16);
+            let storage = format.storage(DType::BF16, &[whole.shape]).expect("whole blocks");
+            [value(&[4096, 8192], DType::BF16), Value { storage, ..whole }]
+        };
+        let (flops, elements, rows) = (2.0 * 4096.0 * 8192.0 * 8192.0, 8192.0 * 8192.0, 4096.0 * 8192.0);
+        let stored = |format| weight(format)[1].bytes() as f64;
+        for format in [WeightFormat::Nf4, WeightFormat::Int8, WeightFormat::E4m3] {
+            let expected_s = flops / 500e12 + (stored(format) + 2.0 * elements) / 2e12;
+            check(seconds(Linear::forward(), &weight(format)), "matmul", expected_s);
+        }
+        let fp8 = Linear { fp8: true, ..Linear::forward() };
+        check(seconds(fp8, &weight(WeightFormat::E4m3)), "matmul", flops / 900e12 + 3.0 * rows / 2e12);
     }
 
     #[test]

@@ -14,7 +14,8 @@ use plimsoll_plan::recompute::{droppable, recompute};
 use plimsoll_plan::verify::verify;
 use plimsoll_plan::{Drops, assemble};
 
-const TRAITS: BackendTraits = BackendTraits { workers: 2, partial_rows: 0, matmul_workspace_bytes: 0 };
+const TRAITS: BackendTraits =
+    BackendTraits { workers: 2, partial_rows: 0, matmul_workspace_bytes: 0, multiplies_codes: false };
 
 fn programs() -> Vec<(&'static str, Program)> {
     let batch = decoders::batch(12, 3, 8);

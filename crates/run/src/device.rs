@@ -169,6 +169,7 @@ pub fn planned(resolved: &Resolved, anew: bool) -> Result<Device, Failure> {
             product_flops_per_s: figures.tflops * 1e12,
             // Cards with tensor cores have at least this much beside them.
             product32_flops_per_s: figures.tflops * 1e12 / 8.0,
+            product8_flops_per_s: None,
             memory_bytes_per_s: figures.bandwidth_bytes_per_s as f64,
             bus_bytes_per_s: BUS_BYTES_PER_S,
         }),

@@ -139,6 +139,8 @@ impl From<TrainError> for Failure {
             | TrainError::BaseChanged { .. }
             | TrainError::AdapterTensor { .. }
             | TrainError::NoBaseWeights { .. }
+            | TrainError::Quantized { .. }
+            | TrainError::StoredBase { .. }
             | TrainError::Read { .. } => {
                 from_library(Failure::bad_input, &error)
             }
@@ -196,6 +198,8 @@ pub fn data_sources(error: DataError, resolved: &Resolved) -> Failure {
     match error {
         DataError::Weight { .. } | DataError::SomeWeights { .. } => at_key(resolved, "data.train", &error),
         DataError::NoSuchColumn { .. } => at_key(resolved, "data.columns", &error),
+        DataError::StreamBuffer { .. } => at_key(resolved, "data.buffer", &error),
+        DataError::AllHeldOut { .. } => at_key(resolved, "data.eval_split", &error),
         error => error.into(),
     }
 }

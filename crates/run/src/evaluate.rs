@@ -7,10 +7,11 @@ use plimsoll_models::Recipe;
 use plimsoll_plan::{Goal, Pins, PlanError, Report};
 use plimsoll_train::{
     AdapterFolder, DataMemory, Evaluation, Inference, Model, Prepared, Spec, TextComparison, TrainError,
-    peak_resident_bytes, prepare_inference,
+    peak_resident_bytes, plan_inference, prepare_inference,
 };
 
 use crate::artifact::Artifact;
+use crate::base;
 use crate::budgets::capacity;
 use crate::config::Resolved;
 use crate::data::{self, Context};
@@ -20,7 +21,9 @@ use crate::failure::Failure;
 use crate::note::Note;
 use crate::observer::Observer;
 use crate::prepare::Measured;
+use crate::remedies::inference_remedies;
 use crate::spec::{compute, task};
+use crate::text::beside;
 
 /// What came of it.
 pub struct Evaluated {
@@ -55,7 +58,7 @@ pub fn evaluate(
     let context = Context { resolved, out: Path::new("runs/eval"), host_bytes: capacity.budgets.host_bytes };
     let (dataset, tokenizer, formats) = data::open_eval(&context, &artifact, &*task, observer)?;
     let Artifact { model, adapter } = artifact;
-    let spec = Spec {
+    let mut spec = Spec {
         recipe: recipe(adapter.as_ref(), compute(resolved, &device.profile)?),
         sequences: task.group(),
         tokens: None,
@@ -72,11 +75,16 @@ pub fn evaluate(
     let memory = DataMemory { resident_bytes: held_bytes, held_bytes, feed_bytes: &feed_bytes };
     let rows = resolved.run.eval.bleu_rows;
     let inference = Inference::Evaluate { text: spec.task.compares_texts() && rows > 0 };
+    let plan =
+        |spec: &Spec| plan_inference(spec, inference, &device.profile, capacity.budgets, beside(&device.profile));
+    let fits = |spec: &Spec| plan(spec).map(|_| ());
+    let base = base::of_inference(&mut spec, resolved, adapter.as_ref(), &device.profile, &fits)?;
     let prepared = prepare_inference(&spec, inference, backend, &device.profile, capacity.budgets, &memory, paranoid);
     let Prepared { mut session, report, .. } = prepared.map_err(|error| {
         let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
         let mut failure = not_started(error, resolved, &device.profile, &capacity);
         if too_large {
+            failure = inference_remedies(&spec, inference, &device.profile).into_iter().fold(failure, Failure::hint);
             failure = failure.hint("a shorter data.max_length takes less memory");
         }
         failure
@@ -96,6 +104,7 @@ pub fn evaluate(
     let gpu = session.executor().backend().used();
     let mut notes = device.notes;
     notes.extend(capacity.notes);
+    notes.extend(base);
     notes.extend(formats.into_iter().map(Note::Format));
     Ok(Evaluated {
         evaluation,

@@ -38,6 +38,7 @@ pub fn claim(resolved: &Resolved, run_file: Option<&Path>, how: Continue) -> Res
         None => {
             let stem = run_file.and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
             let name = resolved.run.name.clone().or(stem).unwrap_or_else(|| "run".into());
+            check_name(resolved)?;
             match how {
                 Continue::Always => RunFolder::claim(&newest_unfinished(resolved, &name)?),
                 _ => RunFolder::claim_new(Path::new(RUNS), &name),
@@ -67,6 +68,15 @@ pub fn claim(resolved: &Resolved, run_file: Option<&Path>, how: Continue) -> Res
         return Err(refused(format!("{shown} has no checkpoint to resume from")).hint("start the run without --resume"));
     }
     Ok(Claimed { folder, resume, holds })
+}
+
+/// A name is that of a folder in `runs/`, not a way to somewhere else.
+fn check_name(resolved: &Resolved) -> Result<(), Failure> {
+    let Some(name) = resolved.run.name.as_ref().filter(|name| name.contains('/') || name.starts_with('.')) else {
+        return Ok(());
+    };
+    let message = format!("`name` is {name}, but a run's folder of that name is made in {RUNS}");
+    Err(resolved.invalid("name", message).hint("use a plain name, or choose the folder itself with --out"))
 }
 
 /// Of the runs of that name, the one that was at work last and is not finished.

@@ -5,6 +5,7 @@
 //! with an exit code and hints. Nothing here prints.
 
 mod artifact;
+mod base;
 mod budgets;
 pub mod config;
 mod data;
@@ -20,6 +21,7 @@ mod observer;
 mod other_trainers;
 mod prepare;
 mod prompts;
+mod pytorch;
 mod quickstart;
 mod remedies;
 mod samples;
@@ -32,14 +34,15 @@ mod visible;
 mod warning;
 
 pub use artifact::{Artifact, trained_folder};
+pub use base::Decided;
 pub use budgets::Limit;
-pub use data::{ExampleText, Piece, RunData, Stored};
+pub use data::{ExampleText, Inspected, Piece, RunData, Stored, inspect};
 pub use diagnostics::requested_vocabulary;
 pub use evaluate::{Evaluated, evaluate};
 pub use failure::{Cause, Code, Failure, Memory, Place, Refusal};
 pub use folder::{Continue, RUNS};
 pub use merge::{Merged, merge};
-pub use methods::{MethodTable, methods};
+pub use methods::{MethodTable, Way, methods};
 pub use note::{DetectedFormat, Note};
 pub use observer::{Event, Observer};
 pub use other_trainers::{Offload, TrainerFigures, trainer_figures};
@@ -47,6 +50,7 @@ pub use plimsoll_cuda::{CardInventory, CardReading, Holder, Monitor, missing_lib
 pub use plimsoll_models::preset_names;
 pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, plan, prepare, prepare_bench};
 pub use prompts::{Prompt, read_prompts};
+pub use pytorch::{ComparedBytes, ComparedRow, Comparison, ComparisonError, Spread, compare_with_pytorch};
 pub use quickstart::quickstart;
 pub use samples::{Sample, count_exact};
 pub use text::{EncodedPrompt, TextModel, TextSession};

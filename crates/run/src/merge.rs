@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_train::{Merge, MergePlan, ModelOrigin, SHARD_BYTES, peak_resident_bytes, resident_bytes};
+use plimsoll_train::{BaseError, Merge, MergePlan, ModelOrigin, SHARD_BYTES, peak_resident_bytes, resident_bytes};
 
 use crate::artifact::Artifact;
 use crate::data::tokenizer_files;
@@ -13,6 +13,8 @@ use crate::failure::Failure;
 pub struct Merged {
     pub base: String,
     pub plan: MergePlan,
+    /// How far the base is from what the adapter was trained beside, where that was in few bits.
+    pub base_error: Option<BaseError>,
     /// With the process itself.
     pub planned_bytes: u64,
     pub measured_bytes: u64,
@@ -49,9 +51,10 @@ pub fn merge(
     let merge = Merge::open(&artifact.model, folder, beside, shard_bytes.unwrap_or(SHARD_BYTES))?;
     let planned_bytes = resident_bytes() + merge.plan.memory_bytes + HEADROOM_BYTES;
     merge.write(out, tick)?;
+    let base_error = merge.base_error()?;
     let base = match &artifact.model.origin {
         ModelOrigin::Folder(folder) => folder.display().to_string(),
         _ => artifact.model.name(),
     };
-    Ok(Merged { base, plan: merge.plan, planned_bytes, measured_bytes: peak_resident_bytes() })
+    Ok(Merged { base, plan: merge.plan, base_error, planned_bytes, measured_bytes: peak_resident_bytes() })
 }

@@ -6,8 +6,9 @@ use plimsoll_models::{Built, ParameterKind};
 use plimsoll_plan::{Alternative, Backing, Budgets, Chosen, DeviceProfile, PlanError};
 use plimsoll_train::{Spec, TrainError};
 
+use crate::base;
 use crate::budgets::capacity;
-use crate::config::{Lora, Method, Resolved, StateStorage, Targets};
+use crate::config::{BaseFormat, Lora, Method, Resolved, StateStorage, Targets};
 use crate::device::{self, Device};
 use crate::failure::Failure;
 use crate::note::Note;
@@ -20,21 +21,28 @@ pub struct MethodTable {
     pub device: String,
     pub budgets: Budgets,
     pub rows: Vec<Alternative>,
+    /// What each row stands for.
+    pub ways: Vec<Way>,
     pub notes: Vec<Note>,
 }
 
 /// Ranks of adapters to compare.
 const RANKS: [u64; 3] = [8, 16, 64];
+/// The rank at which formats of the base are compared where the run has none.
+const RANK_OF_FORMATS: u64 = 16;
+const FORMATS: [BaseFormat; 3] = [BaseFormat::Fp8, BaseFormat::Int8, BaseFormat::Nf4];
 /// More than any plan takes.
 const PLENTY: u64 = 1 << 50;
 
 /// What is trained, and by which rule.
 #[derive(Debug, Clone, PartialEq)]
-struct Way {
+pub struct Way {
     name: String,
-    method: Method,
-    optimizer: String,
-    state: StateStorage,
+    pub method: Method,
+    pub optimizer: String,
+    pub state: StateStorage,
+    /// How what is frozen is stored, if not as the run says.
+    pub base: Option<BaseFormat>,
 }
 
 /// Plans the run by every method there is, for a device that need not be in this machine.
@@ -49,16 +57,22 @@ pub fn methods(resolved: &Resolved, options: Options<'_>) -> Result<MethodTable,
     let planner = Planner { profile: &profile, beside };
     let mut rows = Vec::new();
     for way in ways(resolved, &planner.lower_half(&own)?) {
-        let mut row = match spec(&way.applied_to(resolved), &profile) {
-            Ok(spec) => planner.row(&spec, capacity.budgets)?,
+        let changed = way.applied_to(resolved);
+        let mut row = match spec(&changed, &profile) {
+            Ok(mut spec) => {
+                let fits = |spec: &Spec| planner.plan(spec, capacity.budgets).map(|_| ());
+                base::settle(&mut spec, &changed, &profile, &fits)?;
+                planner.row(&spec, capacity.budgets)?
+            }
             Err(failure) => impossible(failure.to_string()),
         };
         row.chosen = way.is_of(resolved);
-        row.name = way.name;
-        rows.push(row);
+        row.name.clone_from(&way.name);
+        rows.push((row, way));
     }
-    rows.sort_by(ranking);
-    Ok(MethodTable { device: profile.name.clone(), budgets: capacity.budgets, rows, notes })
+    rows.sort_by(|(a, _), (b, _)| ranking(a, b));
+    let (rows, ways) = rows.into_iter().unzip();
+    Ok(MethodTable { device: profile.name.clone(), budgets: capacity.budgets, rows, ways, notes })
 }
 
 /// Those that fit by speed, the others by what they take.
@@ -83,25 +97,37 @@ fn ways(resolved: &Resolved, lower_half: &[String]) -> Vec<Way> {
         method: Method::Full { freeze: freeze.to_vec() },
         optimizer: optimizer.to_owned(),
         state,
+        base: None,
     };
     let states = [StateStorage::Fp32, StateStorage::Bf16, StateStorage::Int8];
     let mut ways: Vec<Way> = states.map(|state| full(&[], "full", moments, state)).to_vec();
     ways.push(full(&[], "full", "adafactor", StateStorage::Fp32));
     ways.push(full(lower_half, "lower half frozen", moments, StateStorage::Fp32));
-    ways.extend(RANKS.map(|r| Way {
-        name: format!("lora, rank {r}"),
+    let lora = |r: u64, base: Option<BaseFormat>| Way {
+        name: match base {
+            None => format!("lora, rank {r}"),
+            Some(base) => format!("lora, rank {r}, base {base}"),
+        },
         method: Method::Lora(adapters(&run.method, r)),
         optimizer: run.optimizer.name.clone(),
         state: run.optimizer.state,
-    }));
+        base,
+    };
+    ways.extend(RANKS.map(|r| lora(r, None)));
+    let own_rank = match &run.method {
+        Method::Lora(lora) => lora.r,
+        Method::Full { .. } => RANK_OF_FORMATS,
+    };
+    ways.extend(FORMATS.map(|base| lora(own_rank, Some(base))));
     if !ways.iter().any(|way| way.is_of(resolved)) {
+        let stored = run.base.map_or_else(String::new, |base| format!(", base {base}"));
         let name = match &run.method {
-            Method::Lora(lora) => format!("as configured: lora, rank {}", lora.r),
+            Method::Lora(lora) => format!("as configured: lora, rank {}{stored}", lora.r),
             Method::Full { freeze } if freeze.is_empty() => format!("as configured: full, {}", run.optimizer.name),
             Method::Full { .. } => format!("as configured: parts frozen, {}", run.optimizer.name),
         };
         let (method, optimizer) = (run.method.clone(), run.optimizer.name.clone());
-        ways.insert(0, Way { name, method, optimizer, state: run.optimizer.state });
+        ways.insert(0, Way { name, method, optimizer, state: run.optimizer.state, base: run.base });
     }
     ways
 }
@@ -120,7 +146,7 @@ impl Way {
     fn is_of(&self, resolved: &Resolved) -> bool {
         let run = &resolved.run;
         let state = self.optimizer == "adafactor" || self.state == run.optimizer.state;
-        self.method == run.method && self.optimizer == run.optimizer.name && state
+        self.method == run.method && self.optimizer == run.optimizer.name && state && self.base == run.base
     }
 
     fn applied_to(&self, resolved: &Resolved) -> Resolved {
@@ -128,6 +154,7 @@ impl Way {
         changed.run.method = self.method.clone();
         changed.run.optimizer.name.clone_from(&self.optimizer);
         changed.run.optimizer.state = self.state;
+        changed.run.base = self.base;
         // Which weights a run begins with takes no memory.
         changed.run.init_from = None;
         changed

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use plimsoll_runtime::Counted;
 
+use crate::base::Decided;
 use crate::budgets::Limit;
 use crate::data::Stored;
 use crate::units::duration;
@@ -48,6 +49,10 @@ pub enum Note {
         id: String,
         folder: PathBuf,
     },
+    /// What `base: auto` came to.
+    Base(Decided),
+    /// The base is stored as the adapter was trained on it.
+    AdapterBase(&'static str),
     Warning(Warning),
 }
 
@@ -90,6 +95,10 @@ impl fmt::Display for Note {
                 f.write_str("the model's files have no score head; a new one is initialised from the seed")
             }
             Self::Snapshot { id, folder } => write!(f, "model {id}: found in {}", folder.display()),
+            Self::Base(decided) => decided.fmt(f),
+            Self::AdapterBase(format) => {
+                write!(f, "the adapter was trained on a base in {format}, which is used here; `base` sets another")
+            }
             Self::Warning(warning) => warning.fmt(f),
         }
     }

@@ -14,8 +14,9 @@ use plimsoll_train::{
     profile, reference_bytes,
 };
 
+use crate::base;
 use crate::budgets::capacity;
-use crate::config::{GuardAction, Length, Resolved, RunConfig};
+use crate::config::{BaseFormat, GuardAction, Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData, RunFootprint};
 use crate::device::{self, Device, Present};
 use crate::diagnostics::{explained, unprepared};
@@ -96,11 +97,13 @@ pub struct Measured {
 /// Plans a run for a device that need not be in this machine.
 pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Failure> {
     let device = device::planned(resolved, options.remeasure)?;
-    let spec = spec(resolved, &device.profile)?;
+    let mut spec = spec(resolved, &device.profile)?;
     let capacity = capacity(resolved, &device);
     let beside = Beside::find(resolved, &spec, &device, capacity.budgets);
     let Device { profile, mut notes, .. } = device;
     notes.extend(beside.note.clone());
+    let fits = |spec: &Spec| beside.plan(spec, &profile, capacity.budgets).map(|_| ());
+    notes.extend(base::settle(&mut spec, resolved, &profile, &fits)?);
     let (chosen, fixed) = beside
         .plan(&spec, &profile, capacity.budgets)
         .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
@@ -180,6 +183,14 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         footprint.feed_bytes(amount, capacity) + beside
     };
     let memory = footprint.memory(&feed_bytes);
+    let fits = |spec: &Spec| plan_run(spec, &profile, capacity.budgets, &memory, Process::Measured).map(|_| ());
+    match &resume {
+        // `auto` stays what it was.
+        Some(resume) if resolved.run.base == Some(BaseFormat::Auto) => {
+            base::set(&mut spec.recipe, resume.base_format(), &profile);
+        }
+        _ => notes.extend(base::settle(&mut spec, resolved, &profile, &fits)?),
+    }
     if let Some(resume) = &resume {
         keep_bits(&mut spec, resume, &profile, capacity.budgets, &memory);
     }
@@ -236,9 +247,12 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
 /// Plans, allocates and initialises a run that takes no data.
 pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<PreparedBench, Failure> {
     let Present { backend, device } = device::present(resolved, options.remeasure)?;
-    let spec = spec(resolved, &device.profile)?;
+    let mut spec = spec(resolved, &device.profile)?;
     let capacity = capacity(resolved, &device);
     let Device { profile, mut notes, .. } = device;
+    let fits =
+        |spec: &Spec| plan_run(spec, &profile, capacity.budgets, &DataMemory::none(), Process::Measured).map(|_| ());
+    notes.extend(base::settle(&mut spec, resolved, &profile, &fits)?);
     let prepared =
         plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
             .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
@@ -267,8 +281,8 @@ fn of_model(resolved: &Resolved, spec: &Spec) -> Vec<Note> {
         ModelOrigin::Hub { id, folder } => Some(Note::Snapshot { id: id.clone(), folder: folder.clone() }),
         _ => None,
     };
-    let warnings = warning::of_model(&resolved.run, spec).into_iter().map(Note::Warning);
-    snapshot.into_iter().chain(warnings).collect()
+    let warnings = warning::of_model(&resolved.run, spec).into_iter().chain(warning::of_settings(resolved));
+    snapshot.into_iter().chain(warnings.map(Note::Warning)).collect()
 }
 
 /// What a run was planned as shows in the bits of its result. It goes on as it was if that still fits; if it does not, the

@@ -9,7 +9,8 @@ use plimsoll_train::{
     Model, ModelOrigin, RankingLoss, RankingSettings, Reward, Spec, Task, TaskLacks, TaskSettings, task_named,
 };
 
-use crate::config::{self, BaseFormat, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, SavePlan};
+use crate::base;
+use crate::config::{self, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, SavePlan};
 use crate::diagnostics::explained;
 use crate::failure::Failure;
 
@@ -20,9 +21,10 @@ pub fn spec(resolved: &Resolved, device: &DeviceProfile) -> Result<Spec, Failure
     let model = model(resolved)?;
     let task = task(resolved, &model)?;
     let sequences = sequences(resolved, &*task)?;
+    let recipe = recipe(resolved, device, &model)?;
     Ok(Spec {
         model,
-        recipe: recipe(resolved, device)?,
+        recipe,
         task,
         sequences,
         tokens: match run.batch {
@@ -132,10 +134,13 @@ pub fn check_weights(resolved: &Resolved, model: &Model) -> Result<(), Failure> 
     }
 }
 
-fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure> {
+fn recipe(resolved: &Resolved, device: &DeviceProfile, model: &Model) -> Result<Recipe, Failure> {
     let run = &resolved.run;
     let compute = compute(resolved, device)?;
-    stored_base(resolved, compute)?;
+    let format = base::asked(resolved, model, compute)?;
+    if let Some(format) = format {
+        base::check_method(resolved, format, &run.method)?;
+    }
     let state = match run.optimizer.state {
         config::StateStorage::Fp32 => StateStorage::Float32,
         config::StateStorage::Bf16 => StateStorage::Bfloat16,
@@ -147,16 +152,20 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile) -> Result<Recipe, Failure
         Method::Full { freeze } => (None, freeze.clone()),
         Method::Lora(lora) => (Some(adapter(lora)), Vec::new()),
     };
-    Ok(Recipe {
+    let mut recipe = Recipe {
         lora,
         freeze,
         groups,
         clip: run.clip.map(|c| c as f32),
         compute,
+        base: None,
+        fp8_products: false,
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
         master: compute != DType::F32 && state == StateStorage::Float32,
         scaled_loss: compute == DType::F16,
-    })
+    };
+    base::set(&mut recipe, format, device);
+    Ok(recipe)
 }
 
 fn adapter(lora: &config::Lora) -> Lora {
@@ -181,19 +190,6 @@ pub(crate) fn compute(resolved: &Resolved, device: &DeviceProfile) -> Result<DTy
         (Precision::Bf16, Backing::Gpu) => Ok(DType::BF16),
         (Precision::Fp16, Backing::Gpu) => Ok(DType::F16),
     }
-}
-
-/// Frozen weights are stored in the type they are computed in.
-fn stored_base(resolved: &Resolved, compute: DType) -> Result<(), Failure> {
-    let (stored, word) = match compute {
-        DType::BF16 => (BaseFormat::Bf16, "bf16"),
-        DType::F16 => (BaseFormat::Fp16, "fp16"),
-        _ => (BaseFormat::Fp32, "fp32"),
-    };
-    if resolved.run.base == BaseFormat::Auto || resolved.run.base == stored {
-        return Ok(());
-    }
-    Err(resolved.unsupported("base", &["auto", word]))
 }
 
 /// Sequences of one update, in whole groups where they come in groups. Of a batch in tokens, as many as fit into it if

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_data::{DataError, Tokenizer};
 use plimsoll_models::Recipe;
-use plimsoll_plan::{Goal, Pins, PlanError, Report};
+use plimsoll_plan::{DeviceProfile, Fixed, Goal, Pins, PlanError, Report};
 use plimsoll_train::{
     DataMemory, Ending, Generated, Inference, Language, Prepared, Sampling, Seq2Seq, Session, Spec, TrainError,
     peak_resident_bytes, plan_inference, prepare_inference, resident_bytes,
@@ -15,6 +15,7 @@ use plimsoll_train::{
 use serde_json::Value as Json;
 
 use crate::artifact::Artifact;
+use crate::base;
 use crate::budgets::{Capacity, capacity};
 use crate::config::Resolved;
 use crate::device::{self, Device, Present};
@@ -23,6 +24,7 @@ use crate::failure::Failure;
 use crate::note::Note;
 use crate::prepare::Measured;
 use crate::prompts::Prompt;
+use crate::remedies::inference_remedies;
 use crate::spec::compute;
 
 /// A model with its tokenizer, and nothing allocated yet.
@@ -142,7 +144,7 @@ impl TextModel {
     ) -> Result<TextSession, Failure> {
         let Present { backend, device } = device::present(resolved, false)?;
         let lora = self.artifact.adapter.as_ref().map(|adapter| adapter.lora.clone());
-        let spec = Spec {
+        let mut spec = Spec {
             model: self.artifact.model.clone(),
             task: match self.artifact.model.config.decoder_start.filter(|_| self.reads_prompts_apart()) {
                 Some(start) => Arc::new(Seq2Seq::new(start)),
@@ -159,6 +161,9 @@ impl TextModel {
         let capacity = capacity(resolved, &device);
         let (budgets, data) = (capacity.budgets, DataMemory::none());
         let inference = Inference::Generate { sequences };
+        let plan = |spec: &Spec| plan_inference(spec, inference, &device.profile, budgets, beside(&device.profile));
+        let fits = |spec: &Spec| plan(spec).map(|_| ());
+        let base = base::of_inference(&mut spec, resolved, self.artifact.adapter.as_ref(), &device.profile, &fits)?;
         let prepared = prepare_inference(&spec, inference, backend, &device.profile, budgets, &data, paranoid);
         let Prepared { mut session, report, .. } =
             prepared.map_err(|error| refused(error, &spec, resolved, &device, &capacity))?;
@@ -167,6 +172,7 @@ impl TextModel {
         }
         let mut notes = device.notes;
         notes.extend(capacity.notes);
+        notes.extend(base);
         Ok(TextSession { session, report, notes, stop: self.stop.clone() })
     }
 }
@@ -221,18 +227,27 @@ const CONTEXT_STEP: usize = 16;
 /// Two processes of one program differ by so much.
 const SLACK_BYTES: u64 = 4 << 20;
 
+/// What a model that is started takes beside its plan.
+pub(crate) fn beside(device: &DeviceProfile) -> Fixed {
+    Fixed {
+        gpu_context_bytes: device.context_bytes,
+        host_process_bytes: resident_bytes() + SLACK_BYTES,
+        host_data_bytes: 0,
+    }
+}
+
 /// What does not fit is refused with the smallest budget that would do, and the longest context that fits this one.
 fn refused(error: TrainError, spec: &Spec, resolved: &Resolved, device: &Device, capacity: &Capacity) -> Failure {
     let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
-    let failure = not_started(error, resolved, &device.profile, capacity);
+    let mut failure = not_started(error, resolved, &device.profile, capacity);
     if !too_large {
         return failure;
     }
-    let fixed = plimsoll_plan::Fixed {
-        gpu_context_bytes: device.profile.context_bytes,
-        host_process_bytes: resident_bytes() + SLACK_BYTES,
-        host_data_bytes: 0,
-    };
+    let inference = Inference::Generate { sequences: 1 };
+    for remedy in inference_remedies(spec, inference, &device.profile) {
+        failure = failure.hint(remedy);
+    }
+    let fixed = beside(&device.profile);
     let fits = |steps: usize| {
         let spec = Spec { max_length: steps * CONTEXT_STEP, ..spec.clone() };
         let inference = Inference::Generate { sequences: 1 };

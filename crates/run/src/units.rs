@@ -17,6 +17,12 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// `1 sequence`, `2 sequences`.
+pub fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
 /// A time in its two largest units: `2 h 05 min`, `3 min 20 s`, `12.4 s`, `171 ms`.
 pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();

@@ -57,7 +57,7 @@ impl Draw {
             DType::BF16 => self.fill_as(first, bytes, |x| bf16::from_f32(x).to_le_bytes()),
             DType::F16 => self.fill_as(first, bytes, |x| f16::from_f32(x).to_le_bytes()),
             DType::F32 => self.fill_as(first, bytes, f32::to_le_bytes),
-            DType::F64 | DType::I32 | DType::U32 | DType::U8 => {}
+            DType::F64 | DType::I32 | DType::U32 | DType::U8 | DType::E4m3 => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! The backend interface, the executor that walks a planned schedule, and weight streaming.
 
 mod backend;
+pub mod codec;
 mod draw;
 mod error;
 mod executor;

@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use plimsoll_graph::WeightFormat;
 use plimsoll_models::{Lora, Targets};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::TrainError;
+use crate::stored::quantization_config;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterFolder {
@@ -14,6 +16,8 @@ pub struct AdapterFolder {
     pub lora: Lora,
     /// The model it belongs to, as whoever saved it called it.
     pub base: String,
+    /// The format of few bits that its base was stored in while it was trained, if it was and that is known.
+    pub base_format: Option<WeightFormat>,
     /// PEFT's word for what the model is for.
     pub task_type: Option<String>,
 }
@@ -56,8 +60,23 @@ impl AdapterFolder {
         let lora = lora(&config).map_err(unusable)?;
         let base = config["base_model_name_or_path"].as_str().unwrap_or_default().to_owned();
         let task_type = config["task_type"].as_str().map(str::to_owned);
-        Ok(Self { path: folder.to_owned(), lora, base, task_type })
+        Ok(Self { path: folder.to_owned(), lora, base, base_format: base_format(folder), task_type })
     }
+}
+
+/// Beside `adapter_config.json`, where the base was stored in few bits: in which, and how transformers makes the same.
+pub(crate) const BASE_FILE: &str = "base_quantization.json";
+
+/// What [`BASE_FILE`] holds.
+pub(crate) fn base_file(format: WeightFormat, torch_dtype: &str) -> Json {
+    json!({"base": format.name(), "quantization_config": quantization_config(format, torch_dtype)})
+}
+
+/// PEFT has no word for it, so folders from elsewhere do not say.
+fn base_format(folder: &Path) -> Option<WeightFormat> {
+    let text = fs::read_to_string(folder.join(BASE_FILE)).ok()?;
+    let content: Json = serde_json::from_str(&text).ok()?;
+    WeightFormat::named(content["base"].as_str()?)
 }
 
 fn lora(config: &Json) -> Result<Lora, String> {
@@ -113,7 +132,7 @@ fn lora(config: &Json) -> Result<Lora, String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use plimsoll_graph::WEIGHT_FORMATS;
 
     use super::*;
 
@@ -137,6 +156,19 @@ mod tests {
         let mut all = config();
         all["target_modules"] = json!("all-linear");
         assert_eq!(lora(&all).map(|lora| lora.targets), Ok(Targets::AllLinear));
+    }
+
+    #[test]
+    fn a_base_in_few_bits_is_named_beside_the_adapter() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        assert_eq!(base_format(folder.path()), None);
+        for format in WEIGHT_FORMATS {
+            let content = base_file(format, "bfloat16").to_string();
+            fs::write(folder.path().join(BASE_FILE), content).expect("writable");
+            assert_eq!(base_format(folder.path()), Some(format));
+        }
+        fs::write(folder.path().join(BASE_FILE), "{\"base\": \"q5\"}").expect("writable");
+        assert_eq!(base_format(folder.path()), None);
     }
 
     #[test]

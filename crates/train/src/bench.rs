@@ -50,7 +50,7 @@ pub fn bench(
     tick: &mut dyn FnMut(u64, u64),
 ) -> Result<BenchReport, TrainError> {
     let Prepared { session, report, .. } = prepared;
-    let max_length = session.max_length();
+    let tokens = sequences * session.shapes().map(|shape| shape.max_length).as_slice().iter().sum::<usize>();
     let packed = synthetic_update(session, sequences)?;
     let (mut durations, mut losses) = (Vec::new(), Vec::new());
     let mut first_step_s = 0.0;
@@ -72,7 +72,7 @@ pub fn bench(
     Ok(BenchReport {
         device: report.device.clone(),
         steps,
-        tokens_per_s: (sequences * max_length) as f64 / step_ms * 1e3,
+        tokens_per_s: tokens as f64 / step_ms * 1e3,
         step_ms,
         first_step_s,
         gpu: Memory { planned_bytes: report.gpu.planned_bytes, used_bytes: gpu_used.map_or(0, |used| used.bytes) },

@@ -78,6 +78,10 @@ pub enum TrainError {
     AdapterTensor { path: PathBuf, name: String },
     #[error("the base model {model} has no weights to merge with")]
     NoBaseWeights { model: String },
+    #[error("the weights of {model} are stored in {format}, and are neither merged nor converted")]
+    StoredBase { model: String, format: &'static str },
+    #[error("the weights in {} are stored as {reason}", path.display())]
+    Quantized { path: PathBuf, reason: String },
     /// What is written appears whole, so it needs a place of its own.
     #[error("{} is not empty", path.display())]
     Occupied { path: PathBuf },
@@ -174,6 +178,12 @@ impl TrainError {
                 "only LoRA layers and modules saved whole can be merged, and they must belong to this base model"
                     .to_owned(),
             ],
+            Self::StoredBase { .. } => {
+                vec!["name the folder of the model that they were made from: merge ADAPTER --base FOLDER".to_owned()]
+            }
+            Self::Quantized { .. } => {
+                vec!["use the model that they were made from, with `base: nf4` if it is to take as little memory".to_owned()]
+            }
             Self::NoBaseWeights { .. } => vec!["name the folder of the base model with --base".to_owned()],
             Self::Occupied { .. } => vec!["choose a new folder with --out".to_owned()],
             Self::NotARun { .. } => vec!["choose a new folder".to_owned()],

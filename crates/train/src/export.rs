@@ -8,7 +8,8 @@ use plimsoll_models::ParameterKind;
 use plimsoll_runtime::weights::{OutTensor, ReadRegion, write_safetensors};
 use serde_json::{Value as Json, json};
 
-use crate::weights::adapter_prefix;
+use crate::adapter_folder::{BASE_FILE, base_file};
+use crate::weights::{adapter_prefix, coded_place};
 use crate::{Session, TrainError};
 
 /// Name and content of files that are written as they are.
@@ -89,6 +90,10 @@ pub(crate) fn model_parts(session: &mut Session, tokenizer: &[(String, Vec<u8>)]
     };
     let config = serde_json::to_vec_pretty(&config).expect("plain data");
     beside.insert(0, (config_name.to_owned(), config));
+    if let (Some(_), Some(format)) = (&session.recipe.lora, session.recipe.base) {
+        let content = base_file(format, torch_name(session.recipe.compute));
+        beside.push((BASE_FILE.to_owned(), serde_json::to_vec_pretty(&content).expect("plain data")));
+    }
     let weights = format!("{}.safetensors", weights_stem(session));
     Parts { tensors: vec![(weights, trained_tensors(session))], small: beside }
 }
@@ -127,8 +132,13 @@ fn tensors(session: &mut Session, kind: ParameterKind) -> Vec<OutTensor> {
         let prefix = if kind == ParameterKind::Adapter { adapter_prefix(parameter) } else { "" };
         let dtype = session.executor().plan().slots.get(parameter.slot).dtype();
         for tensor in &parameter.tensors {
-            let region = session.rows_region(parameter.slot, tensor.first_row, tensor.shape.rows());
-            tensors.push(OutTensor { name: format!("{prefix}{}", tensor.name), shape: tensor.shape, dtype, region });
+            let coded = coded_place(session, parameter.slot, tensor);
+            let region = match &coded {
+                Some(place) => place.region,
+                None => session.rows_region(parameter.slot, tensor.first_row, tensor.shape.rows()),
+            };
+            let (name, shape) = (format!("{prefix}{}", tensor.name), tensor.shape);
+            tensors.push(OutTensor { name, shape, dtype, region, coded });
         }
     }
     tensors

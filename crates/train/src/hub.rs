@@ -19,6 +19,20 @@ pub fn hub_snapshot(id: &str) -> Option<PathBuf> {
     is_id(id).then(|| snapshot(&cache(), id)).flatten()
 }
 
+/// The names of all models in the cache, sorted.
+pub fn cached_models() -> Vec<String> {
+    models_in(&cache())
+}
+
+fn models_in(cache: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(cache) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let id = |name: String| name.strip_prefix("models--").map(|name| name.replacen("--", "/", 1));
+    let mut ids: Vec<String> = names.filter_map(id).filter(|id| is_id(id) && snapshot(cache, id).is_some()).collect();
+    ids.sort();
+    ids
+}
+
 /// Where the hub's own library keeps what it has downloaded.
 pub(crate) fn cache() -> PathBuf {
     cache_of(|name| env::var_os(name).filter(|value| !value.is_empty()))

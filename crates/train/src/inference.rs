@@ -83,7 +83,7 @@ impl Inference {
         let built = self.build(spec, BatchShape { streams: Streams::new(&streams) })?;
         let step = estimate(built.program.graph(id), device);
         let tokens_per_s = tokens as f64 / step.seconds;
-        Ok(Predicted { step_ms: step.seconds * 1e3, tokens_per_s, bound_by: step.bound_by() })
+        Ok(Predicted { step_ms: step.seconds * 1e3, tokens_per_s, bound_by: step.bound_by(), limits: step.shares() })
     }
 }
 

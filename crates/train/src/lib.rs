@@ -26,6 +26,7 @@ mod references;
 mod run_folder;
 mod saver;
 mod session;
+mod stored;
 mod task;
 mod warm_up;
 mod weights;
@@ -40,14 +41,14 @@ pub use fit::{Fit, Outcome, data_bytes, fit};
 pub use generate::{Ending, Generated, Sampling, TextComparison};
 pub use gguf::{GgufReport, GgufType, export_gguf};
 pub use guard::{BadUpdate, Guard};
-pub use hub::hub_snapshot;
+pub use hub::{cached_models, hub_snapshot};
 pub use inference::{Inference, plan_inference, prepare_inference};
 pub use loss_scale::LossScaling;
 pub use memory::{
     Group, MemoryWarning, Overgrowth, Resident, Watching, host_available_bytes, peak_resident_bytes, read_group,
     resident_bytes, return_free_memory,
 };
-pub use merge::{Merge, MergePlan, SHARD_BYTES};
+pub use merge::{BaseError, Merge, MergePlan, SHARD_BYTES};
 pub use metrics::Metrics;
 pub use model::{Model, ModelOrigin};
 pub use prepare::{

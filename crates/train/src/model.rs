@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use plimsoll_graph::WeightFormat;
 use plimsoll_models::{Architecture, preset, preset_names};
 use plimsoll_runtime::weights::Checkpoint;
 use serde_json::Value as Json;
 
+use crate::stored::stored_format;
 use crate::{TrainError, hub};
 
 /// Where a model's shape came from.
@@ -103,6 +105,14 @@ impl Model {
     /// Where the weights are read from; `None` when they are drawn.
     pub fn weights_folder(&self) -> Option<&Path> {
         self.folder().filter(|_| !self.random)
+    }
+
+    /// The format of few bits that the files hold projections in; `None` where they hold them whole, and where there are no
+    /// files.
+    pub fn stored_format(&self) -> Result<Option<WeightFormat>, TrainError> {
+        let Some(folder) = self.weights_folder() else { return Ok(None) };
+        let unread = |reason| TrainError::Quantized { path: folder.to_owned(), reason };
+        stored_format(&self.config.source).map_err(unread)
     }
 
     /// What a PEFT folder names as its base.

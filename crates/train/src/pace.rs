@@ -11,6 +11,7 @@ use crate::{Outcome, Session, UpdateResult};
 pub(crate) struct Totals {
     durations_ms: Vec<f64>,
     tokens: u64,
+    all_tokens: u64,
     slots: f64,
     /// Behind the first update, which waits while the feed starts.
     waited: Duration,
@@ -26,6 +27,7 @@ impl Totals {
         }
         self.durations_ms.push(took.as_secs_f64() * 1e3);
         self.tokens += result.amounts.tokens;
+        self.all_tokens += result.amounts.all_tokens();
         self.slots += result.amounts.tokens as f64 / result.fill_rate;
     }
 
@@ -36,7 +38,7 @@ impl Totals {
         self.durations_ms.sort_by(f64::total_cmp);
         let updates = self.durations_ms.len();
         outcome.step_ms = self.durations_ms.get(updates / 2).copied().unwrap_or(0.0);
-        outcome.tokens_per_s = tokens / f64::max(seconds, 1e-9);
+        outcome.tokens_per_s = self.all_tokens as f64 / f64::max(seconds, 1e-9);
         outcome.data_wait_share = self.waited.as_secs_f64() / f64::max(self.took.as_secs_f64(), 1e-9);
         outcome.fill_rate = if updates == 0 { 1.0 } else { tokens / f64::max(self.slots, 1.0) };
         outcome.computed_tokens = if filled_up { self.slots } else { tokens } / updates.max(1) as f64;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use plimsoll_data::{Amount, Capacity, PerStream, StreamCapacity};
 use plimsoll_graph::{BatchShape, Streams};
-use plimsoll_models::{Built, Recipe, build, build_updating_in_backward};
+use plimsoll_models::{Built, Recipe, build, build_updating_in_backward, weights_in_few_bits};
 use plimsoll_plan::{
     Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Pins, PlanError, Report, Request, SpeedAt, Variant,
     plan, speed_curve,
 };
 use plimsoll_runtime::Backend;
+use plimsoll_runtime::weights::encoding_bytes;
 
 use crate::checkpoint::PlanPosition;
 use crate::memory::{peak_resident_bytes, resident_bytes, return_free_memory};
@@ -61,6 +62,16 @@ impl Spec {
         Streams::new(&vec![self.max_length; self.model.config.streams()])
     }
 
+    /// What the host needs while the base is put into few bits.
+    fn encoding_bytes(&self) -> u64 {
+        let stored = weights_in_few_bits(&self.model.config, &*self.task.head(), &self.recipe).unwrap_or_default();
+        let matrices = stored.iter().flat_map(|(parameter, storage)| {
+            let blocks = storage.blocks.as_ref();
+            parameter.tensors.iter().filter_map(move |tensor| Some(encoding_bytes(blocks?, tensor.shape.elements())))
+        });
+        matrices.max().unwrap_or(0)
+    }
+
     fn check_streams(&self) -> Result<(), TrainError> {
         let model = &self.model.config;
         if model.streams() == self.task.content().streams() {
@@ -102,6 +113,9 @@ pub struct Prepared {
 /// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
 const HEADROOM_BYTES: u64 = 3 << 20;
 
+/// What a driver's threads may add to that: in one of 100 runs on an H200, 2 MiB beyond the above.
+const DRIVER_HEADROOM_BYTES: u64 = 4 << 20;
+
 /// What a driver and its libraries take on the host while everything runs for the first time, before it is measured.
 const LAZY_LOADING_BYTES: u64 = 192 << 20;
 
@@ -131,8 +145,7 @@ pub fn plan_run(
     let plan = |fixed| plan_only(spec, device, budgets, fixed);
     let smallest = spec.smallest_batch();
     let here = Surroundings { spec, device, budgets, data, process, plan: &plan, smallest };
-    let mut chosen = here.plan(0)?;
-    let fixed = here.measured(chosen.batch, 0, here.later_bytes());
+    let (mut chosen, fixed) = here.plan(0)?;
     chosen.report.restate(&fixed);
     Ok((chosen, fixed))
 }
@@ -237,7 +250,13 @@ impl Surroundings<'_> {
 
     /// What the process will take besides what it has before anything has run.
     fn later_bytes(&self) -> u64 {
-        HEADROOM_BYTES + if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 }
+        let libraries = if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 };
+        self.headroom_bytes() + libraries + self.spec.encoding_bytes()
+    }
+
+    /// What the process will take besides what it has once everything has run.
+    fn headroom_bytes(&self) -> u64 {
+        HEADROOM_BYTES + if self.device.backing == Backing::Gpu { DRIVER_HEADROOM_BYTES } else { 0 }
     }
 
     /// Bytes of the host that are not the process's own.
@@ -245,27 +264,36 @@ impl Surroundings<'_> {
         if self.device.backing == Backing::Host { report.layout.arena_bytes } else { 0 }
     }
 
-    /// A plan that fits beside what the process takes, with what that is before anything has run.
-    fn plan(&self, gpu_excess_bytes: u64) -> Result<Chosen<Built>, TrainError> {
+    /// A plan that fits beside what the process takes, and what that is before anything has run.
+    fn plan(&self, gpu_excess_bytes: u64) -> Result<(Chosen<Built>, Fixed), TrainError> {
         let later = self.later_bytes();
         let planned = |batch| {
             let fixed = self.measured(batch, gpu_excess_bytes, later);
             (self.plan)(fixed)
         };
         // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
-        let chosen = match planned(self.smallest) {
+        let mut chosen = match planned(self.smallest) {
             // A refusal names a budget, so it is made again with what the process takes once it has planned.
             Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(self.smallest)?,
             chosen => chosen?,
         };
-        // Planning itself left something behind; plan again if that no longer fits.
-        let after = self.measured(chosen.batch, gpu_excess_bytes, later);
-        let beside = self.device.staging_bytes + chosen.report.host.categories.snapshot;
-        let needed = after.host_process_bytes + after.host_data_bytes + beside;
-        if self.arena_on_host(&chosen.report) + needed > self.budgets.host_bytes {
-            return planned(chosen.batch);
+        // Planning itself left something behind; plan again as long as that no longer fits.
+        for _ in 0..REPLANS_MAX {
+            let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+            if self.fits(&chosen.report, &after) {
+                return Ok((chosen, after));
+            }
+            chosen = planned(chosen.batch)?;
         }
-        Ok(chosen)
+        let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+        Ok((chosen, after))
+    }
+
+    /// Whether a plan fits into the host's budget beside what no plan controls.
+    fn fits(&self, report: &Report, fixed: &Fixed) -> bool {
+        let beside = self.device.staging_bytes + report.host.categories.snapshot;
+        let needed = fixed.host_process_bytes + fixed.host_data_bytes + beside;
+        self.arena_on_host(report) + needed <= self.budgets.host_bytes
     }
 
     /// That driver and libraries leave the host within its budget.
@@ -281,7 +309,7 @@ impl Surroundings<'_> {
     /// The true figures of what no plan controls, once the arena is taken and everything has run or will take no more.
     fn restate(&self, report: &mut Report, batch: BatchShape, used: Option<u64>) {
         let arena = self.arena_on_host(report);
-        let mut fixed = self.measured(batch, 0, HEADROOM_BYTES);
+        let mut fixed = self.measured(batch, 0, self.headroom_bytes());
         // Arena and staging memory are resident by now and have their own lines.
         fixed.host_process_bytes = fixed.host_process_bytes.saturating_sub(arena + self.device.staging_bytes);
         // Reading data, planning and compiling may have needed more for a moment than the run ever will.
@@ -344,7 +372,7 @@ pub(crate) fn start(
     let Surroundings { spec, device, budgets, .. } = *here;
     let mut excess = 0;
     for _ in 0..REPLANS_MAX {
-        let chosen = here.plan(excess)?;
+        let (chosen, _) = here.plan(excess)?;
         let picture = chosen.picture(device);
         let Chosen { built, plan, mut report, batch, loss_chunks, .. } = chosen;
         // Files that lack something are found before memory is taken for them.

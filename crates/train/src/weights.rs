@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use plimsoll_graph::SlotId;
-use plimsoll_models::{Init, Parameter, ParameterKind};
-use plimsoll_runtime::weights::Checkpoint;
+use plimsoll_models::{HfTensor, Init, Parameter, ParameterKind};
+use plimsoll_runtime::weights::{Checkpoint, CodedPlace};
 use plimsoll_runtime::{Distribution, Draw, mix};
 
 use crate::{AdapterFolder, Model, Session, TrainError};
@@ -48,6 +48,9 @@ pub(crate) fn fill(
     tick: &mut dyn FnMut(u64, u64),
 ) -> Result<(), TrainError> {
     let parameters = session.parameters().to_vec();
+    if let Some(checkpoint) = checkpoint {
+        check_formats(session, checkpoint, &parameters)?;
+    }
     let places: Vec<_> = (parameters.iter().enumerate())
         .flat_map(|(index, parameter)| {
             let slots = [Some(parameter.slot), session.master_of(&parameter.name)];
@@ -71,6 +74,30 @@ pub(crate) fn fill(
     Ok(())
 }
 
+/// That tensors which the files have in few bits are of the run's format, before anything is read.
+fn check_formats(session: &mut Session, checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<(), TrainError> {
+    for parameter in parameters.iter().filter(|parameter| provides(checkpoint, parameter)) {
+        let Some(format) = session.executor().plan().slots.get(parameter.slot).storage.blocks else { continue };
+        for tensor in &parameter.tensors {
+            checkpoint.check_as(&tensor.name, &tensor.shape, &format)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a tensor lies in a weight stored in few bits; `None` in others.
+pub(crate) fn coded_place(session: &mut Session, slot: SlotId, tensor: &HfTensor) -> Option<CodedPlace> {
+    let plan = session.executor().plan();
+    let weight = plan.slots.get(slot);
+    Some(CodedPlace {
+        format: weight.storage.blocks?,
+        region: plan.slot(slot),
+        weight_elements: weight.shape.elements(),
+        first: tensor.first_row * weight.shape.cols(),
+        elements: tensor.shape.elements(),
+    })
+}
+
 /// `prefix` stands before every name in the file.
 fn load(
     session: &mut Session,
@@ -81,8 +108,12 @@ fn load(
 ) -> Result<(), TrainError> {
     let dtype = session.executor().plan().slots.get(slot).dtype();
     for tensor in &parameter.tensors {
-        let region = session.rows_region(slot, tensor.first_row, tensor.shape.rows());
         let name = format!("{prefix}{}", tensor.name);
+        if let Some(place) = coded_place(session, slot, tensor) {
+            checkpoint.load_coded(&name, &tensor.shape, &place, session.executor().backend())?;
+            continue;
+        }
+        let region = session.rows_region(slot, tensor.first_row, tensor.shape.rows());
         checkpoint.load(&name, &tensor.shape, dtype, region, session.executor().backend())?;
     }
     Ok(())
@@ -142,30 +173,43 @@ pub(crate) fn adapter_prefix(parameter: &Parameter) -> &'static str {
     if parameter.kind == ParameterKind::Head { "base_model.model." } else { "" }
 }
 
-/// Draws a parameter. Every element depends on the seed, the parameter and its own place, and on nothing else.
+/// Draws a parameter. Every element depends on the seed, the parameter and its own place, and on nothing else: one stored in
+/// few bits is the float32 one, encoded.
 fn draw(session: &mut Session, parameter: &Parameter, slot: SlotId, stream: u64) -> Result<(), TrainError> {
     let key = mix(session.seed() ^ mix(stream.wrapping_add(0x5eed)));
     let (first, tensors) = (parameter.tensors[0].init, &parameter.tensors);
-    if tensors.iter().all(|tensor| tensor.init == first) {
+    let alike = tensors.iter().all(|tensor| tensor.init == first);
+    let coded = session.executor().plan().slots.get(slot).storage.blocks.is_some();
+    if alike && !coded {
         return draw_rows(session, slot, 0..parameter.shape.rows(), first, key);
     }
     for (index, tensor) in tensors.iter().enumerate() {
+        let key = if alike { key } else { mix(key.wrapping_add(index as u64)) };
+        if let Some(place) = coded_place(session, slot, tensor) {
+            let (draw, at) = (Draw { distribution: spread(tensor.init), key }, if alike { place.first } else { 0 });
+            place.draw(draw, at as u64, session.executor().backend())?;
+            continue;
+        }
         let rows = tensor.first_row..tensor.first_row + tensor.shape.rows();
-        draw_rows(session, slot, rows, tensor.init, mix(key.wrapping_add(index as u64)))?;
+        draw_rows(session, slot, rows, tensor.init, key)?;
     }
     Ok(())
+}
+
+fn spread(init: Init) -> Distribution {
+    match init {
+        Init::Zeros => Distribution::Constant(0.0),
+        Init::Ones => Distribution::Constant(1.0),
+        Init::Uniform { bound } => Distribution::Uniform { bound },
+        Init::Normal { std } => Distribution::Normal { std },
+    }
 }
 
 fn draw_rows(session: &mut Session, slot: SlotId, rows: Range<usize>, init: Init, key: u64) -> Result<(), TrainError> {
     let region = session.rows_region(slot, rows.start, rows.len());
     let dtype = session.executor().plan().slots.get(slot).dtype();
-    let distribution = match init {
-        Init::Zeros => Distribution::Constant(0.0),
-        Init::Ones => Distribution::Constant(1.0),
-        Init::Uniform { bound } => Distribution::Uniform { bound },
-        Init::Normal { std } => Distribution::Normal { std },
-    };
-    Ok(session.executor().backend().draw(region, dtype, Draw { distribution, key })?)
+    let draw = Draw { distribution: spread(init), key };
+    Ok(session.executor().backend().draw(region, dtype, draw)?)
 }
 
 /// The embedding of padding begins at zero, as PyTorch draws it.

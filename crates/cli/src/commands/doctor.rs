@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use plimsoll_observe::doctor::{Finding, diagnose};
+use plimsoll_observe::doctor::{Finding, diagnose, stale_runs};
 use plimsoll_observe::machine::{
     Driver, Gpu, GpuMoment, KnownRun, Machine, MissingLibrary, Process, Sampler, Throttle, cards_on_bus, read_host,
-    read_process,
+    read_process, read_user,
 };
 use plimsoll_observe::runs::{RunState, list_runs};
 use plimsoll_run::{CardInventory, CardReading, Failure, Monitor, RUNS, bytes, missing_libraries};
+use plimsoll_train::request_stop;
 use serde_json::json;
 
 use crate::args::DoctorArgs;
@@ -40,11 +41,32 @@ pub fn run(args: &DoctorArgs, printer: &Printer) -> Result<(), Failure> {
             "driver": machine.driver,
             "findings": findings,
         }));
-        return Ok(());
+    } else {
+        show_cards(&machine, printer);
+        show_host(&machine, printer);
+        show_findings(&findings, printer);
     }
-    show_cards(&machine, printer);
-    show_host(&machine, printer);
-    show_findings(&findings, printer);
+    match args.replay {
+        Some(_) => Ok(()),
+        None => end_stale_runs(&machine, args.yes, printer),
+    }
+}
+
+/// Asks runs of ours that hang to stop: those for which somebody says so, or all where that was said before.
+fn end_stale_runs(machine: &Machine, yes: bool, printer: &Printer) -> Result<(), Failure> {
+    for (run, held) in stale_runs(machine) {
+        let question = format!("stop the run in {}, which holds {} of GPU memory?", run.folder, bytes(held));
+        if !yes && !printer.confirm(&question)? {
+            continue;
+        }
+        let folder = Path::new(&run.folder);
+        let asked = request_stop(folder)
+            .map_err(|error| Failure::failed(format!("cannot ask {} to stop: {error}", run.folder)))?;
+        printer.note(match asked {
+            true => format!("asked {} to stop; if it does not within a minute: kill {}", run.folder, run.pid),
+            false => format!("{} is no longer running", run.folder),
+        });
+    }
     Ok(())
 }
 
@@ -75,6 +97,7 @@ fn watched(args: &DoctorArgs) -> Machine {
                 .map(|library| MissingLibrary { name: library.what.to_owned(), install: library.hint.to_owned() })
                 .collect(),
         },
+        user: read_user(root),
         runs: known_runs(),
         moments: sampler.into_moments(),
     }

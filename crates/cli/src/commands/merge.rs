@@ -29,7 +29,7 @@ fn size(text: &str) -> Result<u64, Failure> {
 }
 
 fn report(merged: &Merged, args: &MergeArgs, printer: &Printer) {
-    let Merged { base, plan, planned_bytes, measured_bytes } = merged;
+    let Merged { base, plan, base_error, planned_bytes, measured_bytes } = merged;
     if printer.is_json() {
         printer.json(&json!({
             "out": args.out,
@@ -39,6 +39,7 @@ fn report(merged: &Merged, args: &MergeArgs, printer: &Printer) {
             "tensors": plan.tensors,
             "files": plan.shards,
             "bytes": plan.output_bytes,
+            "base_error": base_error.map(|error| json!({"format": error.format.name(), "relative_rms": error.relative_rms})),
             "host": {"planned_bytes": planned_bytes, "used_bytes": measured_bytes},
         }));
         return;
@@ -51,6 +52,10 @@ fn report(merged: &Merged, args: &MergeArgs, printer: &Printer) {
     row("folded", format!("{} of {} tensors", plan.folded, plan.tensors));
     if plan.replaced > 0 {
         row("taken whole", plan.replaced.to_string());
+    }
+    if let Some(error) = base_error {
+        let (format, percent) = (error.format.name(), 100.0 * error.relative_rms);
+        row("base error", format!("{percent:.2} % (root mean square): the adapter was trained beside {format}"));
     }
     row("written", format!("{} in {}", bytes(plan.output_bytes), args.out.display()));
     row("host memory", format!("{} planned, {} measured peak", bytes(*planned_bytes), bytes(*measured_bytes)));

@@ -10,6 +10,7 @@ pub mod init;
 pub mod keys;
 pub mod merge;
 pub mod plan;
+pub mod reference;
 pub mod runs;
 pub mod status;
 pub mod stop;

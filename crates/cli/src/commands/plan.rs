@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_observe::picture::{PlanPicture, html, png, svg};
-use plimsoll_run::{Cause, Failure, MethodTable, PlannedRun, Refusal, duration, methods, plan};
+use plimsoll_run::config::Resolved;
+use plimsoll_run::{Cause, Failure, MethodTable, PlannedRun, Refusal, compare_with_pytorch, duration, methods, plan};
 
 use super::print_origins;
 use crate::args::PlanArgs;
 use crate::printer::Printer;
-use crate::tables;
+use crate::{compared, limits, tables};
 
 const GOALS: [&str; 2] = ["fastest", "lowest"];
 
@@ -20,7 +21,7 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
         print_origins(&resolved, printer);
     }
     if args.alternatives.is_some() {
-        return compare(&methods(&resolved, args.common.options(file))?, printer);
+        return show_methods(&methods(&resolved, args.common.options(file))?, printer);
     }
     let planned = plan(&resolved, args.common.options(file)).inspect_err(|failure| {
         if let Cause::DoesNotFit(Some(refusal)) = &failure.cause {
@@ -29,18 +30,37 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     })?;
     planned.notes.iter().for_each(|note| printer.remark(note));
     draw_pictures(args, &planned, printer)?;
-    let PlannedRun { report, .. } = &planned;
+    show(args, &resolved, &planned, printer)
+}
+
+fn show(args: &PlanArgs, resolved: &Resolved, planned: &PlannedRun, printer: &Printer) -> Result<(), Failure> {
+    let report = &planned.report;
+    let compared = args.compare.as_ref().map(|_| compare_with_pytorch(resolved, report)).transpose()?;
     if printer.is_json() {
         let mut json = serde_json::to_value(report).expect("a report is plain data");
         json["total_s"] = serde_json::json!(planned.total_s());
+        if let Some(compared) = compared {
+            json["compare"] = serde_json::to_value(compared).expect("a comparison is plain data");
+        }
         printer.json(&json);
+        return Ok(());
+    }
+    if let Some(compared) = compared {
+        printer.tables(&compared::tables(&compared));
+        compared::remarks(&compared).into_iter().for_each(|remark| printer.data(remark));
         return Ok(());
     }
     let mut tables = tables::plan(report);
     tables.extend(tables::modes(report));
     tables.push(tables::alternatives(&report.alternatives));
     printer.tables(&tables);
-    printer.data(tables::remarks(report));
+    tables::rule(report).into_iter().for_each(|rule| printer.data(rule));
+    printer.data(format!("\n{}", limits::sentence(report)));
+    limits::hints(report, &resolved.run).into_iter().for_each(|hint| printer.advice(&hint));
+    if let Some(curve) = tables::curve(report) {
+        printer.data("");
+        printer.tables(&[curve]);
+    }
     if let (Some(seconds), Some(updates)) = (planned.total_s(), planned.updates) {
         printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
     }
@@ -48,8 +68,8 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
 }
 
 /// The run by other methods.
-fn compare(found: &MethodTable, printer: &Printer) -> Result<(), Failure> {
-    let MethodTable { device, budgets, rows, notes } = found;
+fn show_methods(found: &MethodTable, printer: &Printer) -> Result<(), Failure> {
+    let MethodTable { device, budgets, rows, notes, .. } = found;
     notes.iter().for_each(|note| printer.remark(note));
     let fits = rows.iter().any(|row| row.fits);
     if printer.is_json() {

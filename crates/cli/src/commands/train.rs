@@ -8,12 +8,12 @@ use plimsoll_train::{Best, Event, Outcome, Resumed, RunFolder, StepEvent};
 use serde_json::json;
 
 use plimsoll_observe::picture::{PlanPicture, courses, html};
-use plimsoll_observe::tensorboard::EventWriter;
 
 use super::plan::draw;
 use super::print_origins;
 use crate::args::TrainArgs;
 use crate::beside::Page;
+use crate::curves::Curves;
 use crate::observer::Preparing;
 use crate::printer::{Column, EvalLine, Pace, Printer, StepLine, StepLog, Table};
 use crate::{interrupt, tables};
@@ -50,16 +50,13 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     log.record_plan(shown, &tables::plan(&prepared.report));
     later.iter().for_each(|note| log.remark(note));
     log.example(&prepared.data.first_example()?);
-    let mut curves = curves(&folder, &mut log);
+    let mut curves = Curves::open(folder.path(), &resolved, &mut log);
     let outcome = prepared.train(&mut folder, stop, &mut |event| {
         show(&mut log, event);
-        // A run does not end because its curves cannot be written.
-        if let Some(Err(error)) = curves.as_mut().map(|curves| curves.record(event)) {
-            log.warning(&format!("{error}; the curves for TensorBoard end here"));
-            curves = None;
-        }
+        curves.record(event, &mut log);
     });
     log.finish();
+    curves.finish(&outcome, &mut log);
     let outcome = outcome.map_err(|failure| logged(failure, &mut log))?;
     let measured = prepared.measured();
     remarks(&prepared, &outcome, measured, &mut log);
@@ -96,13 +93,6 @@ fn open_page(run: &Path, printer: &Printer) -> Option<Page> {
             None
         }
     }
-}
-
-/// The file for TensorBoard.
-fn curves(folder: &RunFolder, log: &mut StepLog) -> Option<EventWriter> {
-    EventWriter::create(folder.path(), 0)
-        .inspect_err(|error| log.note(&format!("warning: {error}; there are no curves for TensorBoard")))
-        .ok()
 }
 
 /// The answers, for whoever looks at the run later.

@@ -14,6 +14,7 @@ use plimsoll_run::Code;
 use plimsoll_speech::Language;
 use plimsoll_train::{RunPhase, is_under_way, request_stop, run_status};
 
+pub use choices::found;
 use settings::{Settings, shown};
 use started::Started;
 

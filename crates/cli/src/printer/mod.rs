@@ -6,6 +6,7 @@
 //!
 //! All texts come here in English and are put into the user's language here; JSON, scripts and `log.txt` stay as they are.
 
+mod asking;
 mod example;
 mod help;
 mod progress;
@@ -167,12 +168,13 @@ impl Printer {
             Severity::Warning => ("warning:", Colour::Yellow),
             Severity::Info => ("info:", Colour::Cyan),
         };
-        let said = |head: &'static str, colour: Colour, text: &str, behind: &str| {
-            let (head, gap) = self.head(head);
-            self.verbatim(format!("{}{gap}{}{behind}", self.painted(head, colour), self.language.say(text)));
-        };
-        said(word, colour, &finding.text, &format!(" [{}]", finding.code));
-        said("hint:", Colour::Cyan, &finding.remedy, "");
+        self.headed_data(word, colour, &finding.text, &format!(" [{}]", finding.code));
+        self.headed_data("hint:", Colour::Cyan, &finding.remedy, "");
+    }
+
+    /// What would make something better, beside a result: to stdout.
+    pub fn advice(&self, text: &str) {
+        self.headed_data("hint:", Colour::Cyan, text, "");
     }
 
     pub fn has_colour(&self) -> bool {
@@ -222,6 +224,15 @@ impl Printer {
                 let _ = UNWRITTEN.set(error);
             }
         }
+    }
+
+    /// `behind` is no sentence, and stays as it is.
+    fn headed_data(&self, head: &'static str, colour: Colour, text: &str, behind: &str) {
+        let (head, gap) = self.head(head);
+        let text = wrapped(&format!("{head}{gap}{}{behind}", clean(&self.language.say(text))), self.data_width);
+        // Where stdout goes elsewhere, it goes plain.
+        let colour = self.data_width.is_some().then(|| self.painted(head, colour));
+        self.result(&colour.map_or_else(|| text.clone(), |painted| text.replacen(head, &painted, 1)));
     }
 
     fn headed(&self, head: &'static str, colour: Colour, text: &str) {

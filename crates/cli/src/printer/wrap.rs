@@ -28,13 +28,32 @@ fn wrapped_line(line: &str, width: usize) -> String {
     text
 }
 
+/// What stays with the number before it.
+const UNITS: [&str; 9] = ["%", "B", "KiB", "MiB", "GiB", "ms", "s", "W", "×"];
+
+/// Words of a text, a number and its unit as one.
+fn unbroken(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for part in text.split(' ') {
+        let is_unit = UNITS.contains(&part.trim_end_matches([',', ';', '.', ')']));
+        match words.last_mut() {
+            Some(last) if is_unit && last.ends_with(|c: char| c.is_ascii_digit()) => {
+                last.push(' ');
+                last.push_str(part);
+            }
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
 /// Lines of whole words: the first at most `first` wide, the others `rest`. Chinese text is broken between any two
 /// characters, but for marks that belong to the one before or behind them.
 pub fn words(text: &str, first: usize, rest: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line: Option<String> = None;
-    for part in text.split(' ') {
-        for (index, piece) in pieces(part).into_iter().enumerate() {
+    for part in unbroken(text) {
+        for (index, piece) in pieces(&part).into_iter().enumerate() {
             let Some(begun) = &mut line else {
                 line = Some(piece.to_owned());
                 continue;
@@ -111,6 +130,7 @@ mod tests {
         check("  at the start", Some(10), "  at the\n    start");
         check("see /a/long/path/without/end here", Some(10), "see\n  /a/long/path/without/end\n  here");
         check("one two\nthree four", Some(9), "one two\nthree\n  four");
+        check("busy 100 % of the time", Some(9), "busy\n  100 %\n  of the\n  time");
         check("中文 中文 中文", Some(9), "中文 中文\n  中文");
     }
 

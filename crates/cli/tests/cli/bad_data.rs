@@ -1,6 +1,6 @@
 //! Data that cannot be trained on: exit code 4, with the file and the row.
 
-use crate::support::{Refusal, World, refused, rows};
+use crate::support::{Refusal, World, refused, refused_set, rows};
 
 const ARGS: [&str; 4] = ["train", "run.yaml", "--out", "out"];
 
@@ -122,7 +122,8 @@ fn tokenizer_missing() {
             args: &ARGS,
             code: 4,
             expected: "error: model/tokenizer.json is missing\n\
-                hint: the model's folder must hold the tokenizer; download it together with the weights\n",
+                hint: a model's folder holds its tokenizer: download it together with the weights, or set data.tokenizer to a \
+                folder that has one\n",
         },
     );
 }
@@ -138,4 +139,56 @@ fn tokenizer_larger_than_the_vocabulary() {
                 hint: use the tokenizer that came with the model, or set data.tokenizer to its folder\n",
         },
     );
+}
+
+/// Nothing is downloaded, and a name of the hub or of the web says how its data comes here.
+#[test]
+fn data_that_is_elsewhere() {
+    let world = World::new();
+    let check = |path: &str, hint: &str| {
+        let setting = format!("data.train={path}");
+        let expected = format!("error: cannot read {path}: No such file or directory (os error 2)\nhint: {hint}\n");
+        refused_set(&world, &setting, 4, &expected);
+    };
+    check("gone.jsonl", "check the path under `data:`");
+    check("https://example.org/rows.jsonl", "nothing is downloaded; fetch the file first and name it here");
+    check(
+        "org/rows",
+        "check the path under `data:`; a dataset of the hub is not downloaded, `hf download --repo-type dataset org/rows \
+         --local-dir DIR` does that",
+    );
+}
+
+#[test]
+fn shares_that_leave_nothing() {
+    let world = World::new();
+    world.edit("run.yaml", "eval: train.jsonl", "eval_split: 0.99");
+    for mode in ["memory", "cached"] {
+        let setting = format!("data.mode={mode}");
+        let expected = "error: run.yaml:2:40: no row is left to train on: `data.eval_split` holds out all of the 24\n\
+            hint: lower data.eval_split, or give the evaluation rows in a file of their own with data.eval\n";
+        let said = world.run(&["train", "run.yaml", "--quiet", "--out", "out", "--set", &setting]);
+        assert_eq!((said.code, said.stderr.as_str()), (Some(2), expected), "{mode}");
+    }
+    let said = world.run(&["train", "run.yaml", "--quiet", "--out", "out", "--set", "data.eval_split=0.01"]).ok();
+    let expected =
+        "warning: `data.eval_split` is 0.01, which of so few rows holds out none: there is no evaluation data\n";
+    assert_eq!(said.stderr, expected);
+}
+
+#[test]
+fn a_buffer_for_less_than_a_sequence() {
+    let world = World::new();
+    let args =
+        ["train", "run.yaml", "--quiet", "--out", "out", "--set", "data.mode=streaming", "--set", "data.buffer=1KiB"];
+    let said = world.run(&args);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    let begin = "error: --set data.buffer: a stream buffer of 1KiB is too small for sequences of up to 32 tokens\n\
+        hint: set data.buffer to ";
+    assert!(said.stderr.starts_with(begin), "{}", said.stderr);
+    let enough = said.stderr[begin.len()..].split(' ').next().unwrap();
+    let setting = format!("data.buffer={enough}");
+    world
+        .run(&["train", "run.yaml", "--quiet", "--out", "out", "--set", "data.mode=streaming", "--set", &setting])
+        .ok();
 }

@@ -48,10 +48,6 @@ fn shape_that_cannot_be_built() {
         assert!(said.stderr.starts_with("error: run.yaml:1:8: the model cannot be built: "), "{}", said.stderr);
         assert!(said.stderr.contains(reason), "{}", said.stderr);
     };
-    check(
-        "model.family=gpt2",
-        "model type `gpt2` is not supported; supported are llama, mistral, qwen2, qwen3, gemma2, nanochat, t5, mt5",
-    );
     check("model.num_key_value_heads=3", "4 attention heads cannot share 3 key-value heads evenly");
     check(
         "model.hidden_act=quack",
@@ -207,4 +203,45 @@ fn best_checkpoint_without_held_out_data() {
         hint: set data.eval or data.eval_split, or remove save.best\n";
     let args = ["train", "run.yaml", "--out", "out", "--set", "save.best=loss"];
     refused(|world| world.edit("run.yaml", "eval: train.jsonl, ", ""), &Refusal { args: &args, code: 2, expected });
+}
+
+/// What a family does not know would be left unread, and what it needs filled in with the size of its defaults.
+#[test]
+fn shapes_in_the_words_of_another_family() {
+    let world = World::bare(SHAPE);
+    let check = |setting: &str, begin: &str| {
+        let said = world.run(&["plan", "run.yaml", "--set", setting]);
+        assert_eq!(said.code, Some(2), "{}", said.stderr);
+        assert!(said.stderr.starts_with(begin), "{}", said.stderr);
+    };
+    check(
+        "model.family=gpt2",
+        "error: --set model.family: model type `gpt2` is not supported; supported are llama, mistral, qwen2, qwen3, \
+         gemma2, nanochat, t5, mt5\n",
+    );
+    check(
+        "model.d_model=64",
+        "error: --set model.d_model: `model.d_model` means nothing to llama models\n\
+         hint: they are described by hidden_size, num_hidden_layers, ",
+    );
+    check("model.query_pre_attn_scalar=8", "error: --set model.query_pre_attn_scalar: ");
+    check(
+        "model.family=t5",
+        "error: run.yaml:1:37: `model.hidden_size` means nothing to t5 models\nhint: they are described by vocab_size, ",
+    );
+}
+
+/// A name is a folder's in `runs`, not a way out of it.
+#[test]
+fn names_that_are_paths() {
+    let world = World::new();
+    for name in ["../evil", "a/b", ".", ".hidden"] {
+        let setting = format!("name={name}");
+        let expected = format!(
+            "error: --set name: `name` is {name}, but a run's folder of that name is made in runs\n\
+             hint: use a plain name, or choose the folder itself with --out\n"
+        );
+        let args = ["train", "run.yaml", "--set", setting.as_str()];
+        refused_in(&world, &Refusal { args: &args, code: 2, expected: &expected });
+    }
 }

@@ -2,30 +2,10 @@
 
 use std::process::Command;
 
+use crate::page::{Block, blocks};
 use crate::support::{World, isolate};
 
 const PAGE: &str = include_str!("../../../../docs/first-hour.md");
-
-/// A fenced block: what stands behind the fence, and its lines.
-struct Block<'a> {
-    kind: &'a str,
-    lines: Vec<&'a str>,
-}
-
-fn blocks(page: &str) -> Vec<Block<'_>> {
-    let mut blocks = Vec::new();
-    let mut open: Option<Block<'_>> = None;
-    for line in page.lines() {
-        match (line.strip_prefix("```"), &mut open) {
-            (Some(kind), None) => open = Some(Block { kind, lines: Vec::new() }),
-            (Some(_), Some(_)) => blocks.extend(open.take()),
-            (None, Some(block)) => block.lines.push(line),
-            (None, None) => {}
-        }
-    }
-    assert!(open.is_none(), "the last block is not closed");
-    blocks
-}
 
 /// The exit code that a command is expected to have.
 fn expected_code(command: &str) -> i32 {

@@ -101,7 +101,7 @@ fn following_a_run_that_is_over_ends() {
     world.write("old/log.txt", "one\ntwo\nthr");
     let began = Instant::now();
     assert_eq!(world.run(&["logs", "old", "-f"]).ok().stdout, "one\ntwo\nthr\n");
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

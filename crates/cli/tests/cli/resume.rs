@@ -7,8 +7,9 @@ use serde_json::Value as Json;
 
 use crate::support::{Refusal, World, refused_in};
 
-/// Twelve updates with a checkpoint after every second one, which is there before the next update.
-const LONG: [&str; 8] = ["train", "run.yaml", "--steps", "12", "--set", "save.every=2", "--set", "plan.save=between"];
+/// With a checkpoint after every second update, which is there before the next one. So many updates that even where this
+/// process has to wait for the machine the run is killed long before its end.
+const LONG: [&str; 8] = ["train", "run.yaml", "--steps", "60", "--set", "save.every=2", "--set", "plan.save=between"];
 
 fn train<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&LONG, args].concat()
@@ -21,8 +22,8 @@ fn world() -> World {
     world
 }
 
-/// Starts the run in `out` and kills it after its fifth update.
-fn killed(world: &World) {
+/// Starts the run in `out` and kills it soon after its fifth update. Returns the update of its newest checkpoint.
+fn killed(world: &World) -> u64 {
     let mut child =
         world.command(&train(&["--out", "out"])).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -33,6 +34,11 @@ fn killed(world: &World) {
     }
     child.kill().unwrap();
     child.wait().unwrap();
+    let checkpoints = world.names("out/checkpoints");
+    let steps = checkpoints.iter().filter_map(|name| name.strip_prefix("step-")?.parse().ok());
+    let newest = steps.max().expect("four updates had one");
+    assert!((4..60).contains(&newest), "killed after update {newest}");
+    newest
 }
 
 /// What training decides, line by line.
@@ -50,22 +56,22 @@ fn assert_as_undisturbed(world: &World, run: &str) {
 #[test]
 fn the_same_command_goes_on_with_a_killed_run() {
     let world = world();
-    killed(&world);
+    let step = killed(&world);
     let said = world.run(&train(&["--out", "out"])).ok();
-    assert!(said.stderr.contains("\nresuming after update 4 from out/checkpoints/step-4\n"), "{}", said.stderr);
+    let resuming = format!("\nresuming after update {step} from out/checkpoints/step-{step}\n");
+    assert!(said.stderr.contains(&resuming), "{}", said.stderr);
     assert_as_undisturbed(&world, "out");
-    assert!(world.text("out/log.txt").contains("resuming after update 4"), "the log goes on, too");
+    assert!(world.text("out/log.txt").contains(&resuming), "the log goes on, too");
 }
 
 #[test]
 fn a_damaged_checkpoint_is_named_and_the_one_before_is_used() {
     let world = world();
-    killed(&world);
-    let newest = "out/checkpoints/step-4/model.safetensors";
-    let mut bytes = world.read(newest);
+    let newest = format!("out/checkpoints/step-{}/model.safetensors", killed(&world));
+    let mut bytes = world.read(&newest);
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    world.write(newest, bytes);
+    world.write(&newest, bytes);
     let said = world.run(&train(&["--quiet", "--out", "out"])).ok();
     let expected = format!("warning: {newest} cannot be used: its content does not match its checksum\n");
     assert_eq!(said.stderr, expected);
@@ -83,7 +89,7 @@ fn what_cannot_or_must_not_go_on_is_refused() {
     let finished = "error: --out: whole already holds a finished run\n\
         hint: choose another folder with --out, or train it for longer with more schedule.steps and --resume\n";
     refuse(&["--out", "whole"], 2, finished);
-    let done = "error: --out: the run is finished: 12 updates of 12 are done\n\
+    let done = "error: --out: the run is finished: 60 updates of 60 are done\n\
         hint: raise schedule.steps or schedule.epochs to train it for longer\n";
     refuse(&["--out", "whole", "--resume"], 2, done);
     killed(&world);
@@ -117,6 +123,8 @@ fn two_processes_do_not_share_a_folder() {
         line.clear();
         assert!(stderr.read_line(&mut line).unwrap() > 0, "the run ended early");
     }
+    // A run whose lines nobody reads would soon wait for somebody who does.
+    let reading = std::thread::spawn(move || stderr.lines().count());
     let said = world.run(&["train", "run.yaml", "--quiet", "--out", "out"]);
     assert_eq!(said.code, Some(2));
     let expected = format!("error: --out: out is in use by another run (process {})\n", first.id());
@@ -129,6 +137,7 @@ fn two_processes_do_not_share_a_folder() {
     assert_eq!(running["pid"], first.id());
     world.run(&["stop", "out"]).ok();
     assert_eq!(first.wait().unwrap().code(), Some(130));
+    assert!(reading.join().unwrap() > 0);
     let stopped = status(&world);
     assert_eq!(stopped["state"], "stopped");
     assert_eq!(stopped["step"], world.losses("out").len());

@@ -98,7 +98,7 @@ fn what_makes_no_sense_is_refused() {
         "task=sft",
         4,
         "error: train.jsonl, row 1: the rows are pairs of answers, which this task has no use for\n\
-         hint: use `task: reward`, or give the columns of another shape\n",
+         hint: use `task: reward`, `dpo` or `orpo`, or give the columns of another shape\n",
     );
 }
 
@@ -110,4 +110,38 @@ fn bench_and_plan() {
     assert!((result["loss_first"].as_f64().unwrap() - std::f64::consts::LN_2).abs() < 0.2, "{result}");
     let plan = world.run(&["plan", "run.yaml", "--json", "--goal", "lowest"]).ok().json();
     assert_eq!((&plan["micro_batch_tokens"], &plan["accumulation"]), (&64.into(), &3.into()));
+}
+
+/// Whoever scores has to write conversations as they were written in training.
+#[test]
+fn the_template_that_was_used_is_exported() {
+    let world = world();
+    let own = world.json("model/tokenizer_config.json")["chat_template"].as_str().unwrap().to_owned();
+    let template = |out: &str| {
+        let file = world.path(out).join("final/chat_template.jinja");
+        let file = file.exists().then(|| world.text(&format!("{out}/final/chat_template.jinja")));
+        let config = world.json(&format!("{out}/final/tokenizer_config.json"));
+        file.or(config["chat_template"].as_str().map(str::to_owned))
+    };
+    let train = |out: &str, settings: &[&str]| {
+        let set = settings.iter().flat_map(|setting| ["--set", setting]);
+        let args = ["train", "run.yaml", "--quiet", "--steps", "1", "--out", out].into_iter().chain(set);
+        world.run(&args.collect::<Vec<_>>()).ok();
+        template(out)
+    };
+    assert_eq!(train("own", &[]), Some(own.clone()));
+    let chatml =
+        train("named", &["data.template=chatml", "data.max_length=96", "plan.micro_batch_tokens=192"]).unwrap();
+    assert!(chatml.contains("<|im_start|>") && chatml != own, "{chatml}");
+    // A tokenizer without one: plain texts go without, conversations do not.
+    let mut config = world.json("model/tokenizer_config.json");
+    config.as_object_mut().unwrap().remove("chat_template");
+    world.write("model/tokenizer_config.json", config.to_string());
+    assert_eq!(train("plain", &[]), None);
+    let turns = |answer: &str| {
+        format!("[{{\"role\": \"user\", \"content\": \"1?\"}}, {{\"role\": \"assistant\", \"content\": \"{answer}\"}}]")
+    };
+    let row = format!("{{\"chosen\": {}, \"rejected\": {}}}\n", turns("2"), turns("3"));
+    world.write("train.jsonl", row.repeat(8));
+    assert_eq!(train("turns", &["data.max_length=96", "plan.micro_batch_tokens=192"]), Some(chatml));
 }

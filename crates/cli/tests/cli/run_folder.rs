@@ -30,6 +30,22 @@ fn trained(args: &[&str]) -> World {
     world
 }
 
+/// With `log.wandb`, an offline run of W&B under the run's name; without, nothing of the kind.
+#[test]
+fn an_offline_run_is_written_where_it_is_asked_for() {
+    let world = World::new();
+    world.run(&["train", "run.yaml", "--out", "out", "--quiet"]).ok();
+    assert!(world.names("out/wandb").is_empty());
+    let set = ["--set", "log.wandb=true", "--set", "log.wandb_project=ships"];
+    world.run(&[&["train", "run.yaml", "--out", "watched", "--quiet"], set.as_slice()].concat()).ok();
+    let [folder] = world.names("watched/wandb").try_into().expect("one run");
+    let id = folder.rsplit_once('-').unwrap().1;
+    let file = world.read(&format!("watched/wandb/{folder}/run-{id}.wandb"));
+    let has = |text: &str| file.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(file.starts_with(b":W&B"));
+    assert!(["ships", "watched", "train/loss", "eval/loss"].into_iter().all(has));
+}
+
 #[test]
 fn a_full_run_ends_as_a_hugging_face_folder() {
     let world = trained(&[]);

@@ -156,6 +156,14 @@ fn the_page_of_keys_is_up_to_date() {
     assert!(page == std::fs::read_to_string(docs).unwrap(), "run `plimsoll keys --markdown > docs/keys.md`");
 }
 
+/// docs/commands.md is this page: `plimsoll commands > docs/commands.md` writes it anew.
+#[test]
+fn the_page_of_commands_is_up_to_date() {
+    let page = World::bare("").run(&["commands"]).ok().stdout;
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
+    assert!(page == std::fs::read_to_string(docs).unwrap(), "run `plimsoll commands > docs/commands.md`");
+}
+
 #[test]
 fn a_model_or_data_named_without_a_file_is_no_quickstart() {
     let world = World::bare("");

@@ -64,3 +64,16 @@ fn batches_and_datasets() {
     );
     check(&["batch.sequences=24", "schedule={epochs: 2}", "eval.every=1"], &[]);
 }
+
+#[test]
+fn settings_of_other_tasks_and_optimizers() {
+    check(
+        &["reward.centring=0.1", "dpo.beta=0.1", "data.classes=2", "eval.bleu_rows=3", "optimizer.muon.nesterov=false"],
+        &[
+            "`reward.centring` has no effect: it is a setting of `task: reward`, and the task is sft",
+            "`data.classes` has no effect: it is a setting of `task: classification`, and the task is sft",
+            "`optimizer.muon.nesterov` has no effect: it is a setting of `optimizer: muon`, and the optimizer is adamw",
+            "`eval.bleu_rows` has no effect: it is a setting of `task: seq2seq`, and the task is sft",
+        ],
+    );
+}

@@ -69,7 +69,7 @@ fn shared(op: &GatedGrad, inputs: &[&Array], masks: &mut dyn MaskSource) -> Arra
         return inputs[1].clone();
     };
     let kind = LinearKind::InputGrad;
-    let op = Linear { kind, alpha, bias: false, dest: Dest::Accumulate, cols: None, dropout };
+    let op = Linear { kind, alpha, bias: false, dest: Dest::Accumulate, cols: None, dropout, fp8: false };
     linear(&op, &[&[inputs[at], inputs[at + 1], inputs[1]], &inputs[at + 2..]].concat(), masks)
 }
 

@@ -3,12 +3,21 @@
 pub struct Array {
     pub shape: Vec<usize>,
     pub data: Vec<f64>,
+    /// Only of what is stored in codes.
+    pub coded: Option<Coded>,
+}
+
+/// What codes stand for, and the scales that numbers of one block share.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Coded {
+    pub numbers: Vec<f64>,
+    pub scales: Vec<f64>,
 }
 
 impl Array {
     pub fn new(shape: &[usize], data: Vec<f64>) -> Self {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "data does not fill the shape {shape:?}");
-        Self { shape: shape.to_vec(), data }
+        Self { shape: shape.to_vec(), data, coded: None }
     }
 
     pub fn filled(shape: &[usize], with: f64) -> Self {
@@ -43,13 +52,13 @@ impl Array {
     }
 
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Array {
-        Array { shape: self.shape.clone(), data: self.data.iter().map(|&x| f(x)).collect() }
+        Array::new(&self.shape, self.data.iter().map(|&x| f(x)).collect())
     }
 
     /// Entry by entry with another of the same shape.
     pub fn zip(&self, other: &Array, f: impl Fn(f64, f64) -> f64) -> Array {
         assert_eq!(self.shape, other.shape, "shapes differ");
-        Array { shape: self.shape.clone(), data: self.data.iter().zip(&other.data).map(|(&a, &b)| f(a, b)).collect() }
+        Array::new(&self.shape, self.data.iter().zip(&other.data).map(|(&a, &b)| f(a, b)).collect())
     }
 
     pub fn plus(&self, other: &Array) -> Array {

@@ -1,9 +1,13 @@
 use plimsoll_graph::ops::{BiasGrad, Dest, Linear, LinearKind};
 
 use super::array::{add_scaled, dot};
+use super::fp8::linear_fp8;
 use super::{Array, MaskSource, dropout_factors};
 
 pub fn linear(op: &Linear, inputs: &[&Array], masks: &mut dyn MaskSource) -> Array {
+    if op.fp8 && op.kind != LinearKind::WeightGrad {
+        return linear_fp8(op, inputs);
+    }
     let features = match op.kind {
         LinearKind::Forward => inputs[0].cols(),
         LinearKind::InputGrad | LinearKind::WeightGrad => inputs[1].cols(),

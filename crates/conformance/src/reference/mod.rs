@@ -10,6 +10,7 @@ mod cached;
 mod elementwise;
 mod embedding;
 mod finite_difference;
+mod fp8;
 mod layer_norm;
 mod linear;
 mod loss;
@@ -25,7 +26,7 @@ mod score;
 use plimsoll_graph::Op;
 use plimsoll_graph::ops::InnerDropout;
 
-pub use array::Array;
+pub use array::{Array, Coded};
 pub use finite_difference::finite_difference;
 
 /// Where dropout masks come from.

@@ -1,7 +1,7 @@
 //! Optimizer states in memory: float32 as they lie, anything else through a block of float32 numbers.
 
 use half::bf16;
-use plimsoll_graph::{Code, DType};
+use plimsoll_graph::{Code, DType, Scales};
 use plimsoll_runtime::RuntimeError;
 
 use crate::args::{Call, Element, Matrix, Rows};
@@ -39,7 +39,7 @@ impl StateMemory {
         let Some(buffer) = call.step.outputs.get(index) else { return Ok(Self::Float32(call.output(index)?)) };
         match (buffer.storage.element, buffer.storage.blocks) {
             (DType::BF16, None) => Ok(Self::Bfloat16(call.output(index)?)),
-            (DType::F32, Some(format)) if format.elements == BLOCK && format.scale == DType::F32 => {
+            (DType::F32, Some(format)) if format.elements == BLOCK && format.scales == Scales::F32 => {
                 let codes = call.output_bytes(index)?;
                 let scales_at = format.scales_at(buffer.shape.elements()).expect("its bytes were counted");
                 let scales = codes.wrapping_add(scales_at).cast();
@@ -92,10 +92,11 @@ impl StateMemory {
             }
             Self::Int8(Int8 { codes, scales, code }) => {
                 let scale = maximum(block.len(), |index| block[index].abs()).max(0.0);
+                let numbers = code.numbers().try_into().expect("states have codes of eight bits");
                 // SAFETY: the caller vouches for the elements, which are those of one block.
                 unsafe {
                     *scales.add(start / BLOCK) = scale;
-                    encode(block, scale, code.numbers(), codes.add(start));
+                    encode(block, scale, numbers, codes.add(start));
                 }
             }
         }

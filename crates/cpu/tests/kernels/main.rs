@@ -1,5 +1,6 @@
 //! Operators through the backend, one step at a time.
 
+mod coded;
 mod definition;
 mod sharing;
 mod support;

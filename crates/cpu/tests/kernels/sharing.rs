@@ -53,7 +53,7 @@ fn linear_cases() -> Vec<Case> {
                 continue;
             }
             let bias = kind == LinearKind::Forward;
-            let op = Linear { kind, alpha: 0.5, bias, dest, cols: part, dropout };
+            let op = Linear { kind, alpha: 0.5, bias, dest, cols: part, dropout, fp8: false };
             let wide = part.map_or(40, |c| c.total);
             let mut inputs = match kind {
                 LinearKind::Forward => vec![rows(33), fixed(&[40, 33]), fixed(&[40])],

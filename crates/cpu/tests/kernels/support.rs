@@ -13,6 +13,8 @@ pub enum Fill {
     Floats(Vec<f32>),
     Ints(Vec<i32>),
     Double(f64),
+    /// As it lies in memory.
+    Bytes(Vec<u8>),
 }
 
 pub struct Case {
@@ -68,6 +70,7 @@ pub fn run(case: &Case, threads: usize, in_place: bool) -> Outcome {
         let bytes: Vec<u8> = match fill {
             Fill::Ints(ints) => ints.iter().flat_map(|i| i.to_ne_bytes()).collect(),
             Fill::Double(double) => double.to_ne_bytes().to_vec(),
+            Fill::Bytes(bytes) => bytes.clone(),
             _ => floats.iter().flat_map(|f| f.to_ne_bytes()).collect(),
         };
         backend.write(step.inputs[index].region, &bytes).unwrap();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use plimsoll_graph::ops::{MUON_EPS, Muon, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS};
-use plimsoll_graph::{DType, GPU_PARTIAL_ROWS, GPU_PRODUCT_SCRATCH_BYTES};
+use plimsoll_graph::{DType, GPU_PARTIAL_ROWS};
 use plimsoll_runtime::RuntimeError;
 
 use super::update::{Rule, master_address, site, update_by};
@@ -17,6 +17,8 @@ const THREADS: u32 = 256;
 /// Elements that a thread handles, unless the matrix is very large.
 const ELEMENTS_PER_THREAD: usize = 8;
 const BLOCKS_MAX: usize = 1 << 16;
+/// What parts of the workspace begin at.
+const ALIGNMENT: usize = 256;
 
 pub(crate) fn muon(op: &Muon, call: &Call) -> Result<(), RuntimeError> {
     let direction = Rule {
@@ -64,11 +66,12 @@ impl Scratch {
     fn new(op: &Muon, call: &Call, p: &Operand) -> Result<Self, RuntimeError> {
         let (start, planned) = call.workspace();
         let sizes = op.scratch(p.cols).map(|elements| elements * p.dtype.bytes());
-        let library = (start, GPU_PRODUCT_SCRATCH_BYTES);
-        let needed = library.1 + sizes.iter().sum::<usize>() + (1 + GPU_PARTIAL_ROWS) * size_of::<f64>();
-        if needed > planned {
-            return Err(call.error(format!("needs {needed} bytes of workspace, {planned} were planned")));
-        }
+        let own = sizes.iter().sum::<usize>() + (1 + GPU_PARTIAL_ROWS) * size_of::<f64>();
+        // What is planned beyond that is the library's.
+        let Some(library_bytes) = planned.checked_sub(own) else {
+            return Err(call.error(format!("needs {own} bytes of workspace, {planned} were planned")));
+        };
+        let library = (start, library_bytes / ALIGNMENT * ALIGNMENT);
         let mut end = start + library.1 as u64;
         let [x, y, gram, polynomial] = sizes.map(|bytes| {
             end += bytes as u64;

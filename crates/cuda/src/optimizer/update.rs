@@ -1,6 +1,6 @@
 //! What element-wise updates share: tensors of one launch in a table, kernels named after types.
 
-use plimsoll_graph::{BlockFormat, DType, GPU_UPDATES_PER_LAUNCH, Op, Storage};
+use plimsoll_graph::{BlockFormat, DType, GPU_UPDATES_PER_LAUNCH, Op, Scales, Storage};
 use plimsoll_runtime::RuntimeError;
 
 use super::{OTHER_BYTES_MAX, PARAMETER_BYTES_MAX, adamw, lion, pair, sgd};
@@ -49,7 +49,7 @@ impl Rule {
 fn state_suffix(storage: Storage) -> Option<&'static str> {
     match (storage.element, storage.blocks) {
         (dtype @ (DType::F32 | DType::BF16), None) => Some(dtype.name()),
-        (DType::F32, Some(BlockFormat { elements: INT8_BLOCK, scale: DType::F32, .. })) => Some("int8"),
+        (DType::F32, Some(BlockFormat { elements: INT8_BLOCK, scales: Scales::F32, .. })) => Some("int8"),
         _ => None,
     }
 }

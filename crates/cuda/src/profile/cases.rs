@@ -5,7 +5,7 @@ use plimsoll_graph::ops::{
     GatedGrad, GlobalNorm, HYPER_LEN, Heads, InnerDropout, Linear, LinearKind, LossGrad, RmsNorm, RmsNormGrad, Rope,
     VocabLoss,
 };
-use plimsoll_graph::{DType, Extent, Op, Value};
+use plimsoll_graph::{DType, Extent, GraphError, Io, Op, OpRule, Shape, Value, WeightFormat, Work};
 use plimsoll_runtime::single_step::value;
 
 /// Tokens of a micro-batch.
@@ -30,6 +30,15 @@ pub(super) struct Case {
     pub(super) sequences: usize,
 }
 
+impl Case {
+    /// What it does.
+    pub(super) fn work(&self) -> Result<Vec<Work>, GraphError> {
+        let inputs: Vec<&Value> = self.inputs.iter().collect();
+        let outputs = self.op.outputs(&inputs)?;
+        Ok(self.op.work(&Io { inputs, outputs: outputs.iter().collect() }))
+    }
+}
+
 fn case(name: &'static str, op: impl Into<Op>, inputs: Vec<Value>) -> Case {
     Case { name, op: op.into(), inputs, contents: Vec::new(), sequences: 1 }
 }
@@ -46,21 +55,34 @@ fn fixed(dims: &[usize], dtype: DType) -> Value {
     value(dims, dtype, Extent::Fixed)
 }
 
+/// A weight that products read: in sixteen bits, or as codes of eight.
+fn weight(rows: usize, cols: usize, codes: bool) -> Value {
+    let sixteen = fixed(&[rows, cols], DType::BF16);
+    let stored = WeightFormat::E4m3.storage(DType::BF16, &[Shape::new(&[rows, cols])]);
+    if codes { Value { storage: stored.expect("rows are always whole"), ..sixteen } } else { sixteen }
+}
+
+/// A product of codes, whose rows are rounded first.
+pub(super) fn product_of_codes(rows: usize, cols: usize, inner: usize) -> Case {
+    let inputs = vec![value(&[rows, inner], DType::BF16, Extent::TOKENS), weight(cols, inner, true)];
+    case("linear", Linear { fp8: true, ..Linear::forward() }, inputs)
+}
+
 pub(super) fn product(rows: usize, cols: usize, inner: usize, dtype: DType) -> Case {
     let inputs = vec![value(&[rows, inner], dtype, Extent::TOKENS), fixed(&[cols, inner], dtype)];
     case("linear", Linear::forward(), inputs)
 }
 
 /// The operators of a layer in the order of training, forward and back. Forward products add onto what is there, as they
-/// do with adapters.
-pub(super) fn layer() -> Vec<Case> {
+/// do with adapters. With `codes`, products are of codes of eight bits.
+pub(super) fn layer(codes: bool) -> Vec<Case> {
     let forward = |cols: usize, inner: usize| {
-        let op = Linear { dest: Dest::Accumulate, ..Linear::forward() };
-        case("linear", op, vec![tokens(inner), fixed(&[cols, inner], DType::BF16), tokens(cols)])
+        let op = Linear { dest: Dest::Accumulate, fp8: codes, ..Linear::forward() };
+        case("linear", op, vec![tokens(inner), weight(cols, inner, codes), tokens(cols)])
     };
     let back = |cols: usize, inner: usize| {
-        let op = Linear { kind: LinearKind::InputGrad, ..Linear::forward() };
-        case("linear_input_grad", op, vec![tokens(inner), fixed(&[inner, cols], DType::BF16)])
+        let op = Linear { kind: LinearKind::InputGrad, fp8: codes, ..Linear::forward() };
+        case("linear_input_grad", op, vec![tokens(inner), weight(inner, cols, codes)])
     };
     let of = |name: &str| moving().into_iter().find(|case| case.name == name);
     let [attention, attention_grad] = attention(LAYER_LENGTH).map(Some);
@@ -222,7 +244,7 @@ pub(super) fn loss() -> Case {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_graph::{BackendTraits, Io, OpRule, Work};
+    use plimsoll_graph::BackendTraits;
     use plimsoll_runtime::single_step::lay_out;
 
     use super::super::measure::{ARENA_BYTES, PRODUCT_SIZES};
@@ -234,7 +256,13 @@ mod tests {
         let traits = BackendTraits::gpu();
         let [rows, cols, inner] = PRODUCT_SIZES.map(|sizes| *sizes.last().expect("some"));
         let mut all = moving();
-        all.extend([loss(), tiny(), product(rows, cols, inner, DType::BF16), product(4096, 4096, 4096, DType::F32)]);
+        all.extend([
+            loss(),
+            tiny(),
+            product_of_codes(rows, cols, inner),
+            product(rows, cols, inner, DType::BF16),
+            product(4096, 4096, 4096, DType::F32),
+        ]);
         all.extend([512, 2048].into_iter().flat_map(attention));
         for case in all {
             let (step, bytes) = lay_out(case.op.clone(), &case.inputs, &traits, true).expect(case.name);
@@ -242,11 +270,8 @@ mod tests {
             for (index, numbers) in &case.contents {
                 assert_eq!(step.inputs[*index].region.bytes, 4 * numbers.len(), "{}", case.name);
             }
-            let inputs: Vec<&Value> = case.inputs.iter().collect();
-            let outputs = case.op.outputs(&inputs).expect(case.name);
-            let io = Io { inputs, outputs: outputs.iter().collect() };
-            let expected = match case.op.work(&io)[0] {
-                Work::Product(product) if outputs.len() == 1 => product.low_rank.unwrap_or("linear"),
+            let expected = match (&case.op, case.work().expect(case.name).pop()) {
+                (Op::Linear(_), Some(Work::Product(product))) => product.low_rank.unwrap_or("linear"),
                 _ => case.op.name(),
             };
             assert_eq!(case.name, expected);

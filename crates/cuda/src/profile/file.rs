@@ -65,6 +65,7 @@ mod tests {
         CardRates {
             products16: grid.clone(),
             products32: grid,
+            products8: None,
             attention: vec![AttentionRate { length: 512, forward_flops_per_s: 2e14, gradient_flops_per_s: 1e14 }],
             operators: BTreeMap::from([("add".to_owned(), 3e12)]),
             copy_bytes_per_s: 1e12,
@@ -75,6 +76,7 @@ mod tests {
             recorded_bytes_per_launch: 700.0,
             sustained: Sustained {
                 products_flops_per_s: 6e14,
+                products8_flops_per_s: None,
                 attention_share: 0.75,
                 moving_share: 0.9,
                 rates: BTreeMap::from([("gated".to_owned(), 3e12)]),

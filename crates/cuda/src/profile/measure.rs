@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use plimsoll_graph::{Cost, DType, Extent, GraphError, Io, OpRule, Value, Work};
+use plimsoll_graph::{Cost, DType, Extent, GraphError, OpRule, Work};
 use plimsoll_plan::{
-    AttentionRate, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, Sustained, step_cost, work_seconds,
+    AttentionRate, Buffer, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, Sustained, step_cost,
+    work_seconds,
 };
 use plimsoll_runtime::single_step::lay_out;
 use plimsoll_runtime::{Active, Backend, Distribution, Draw, RuntimeError, mix};
 
 use super::cases::{self, Case};
-use super::sustained::{self, Lap};
+use super::sustained::{self, Lap, Places};
 use crate::CudaBackend;
+use crate::fp8::RowsToRound;
 use crate::timer::Laps;
 
 /// Memory of the card that is used meanwhile.
@@ -53,6 +55,7 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
     let mut rates = CardRates {
         products16: bench.products(PRODUCT_SIZES, DType::BF16)?,
         products32: bench.products([&[512, 4096], &[4096], &[4096]], DType::F32)?,
+        products8: None,
         attention: LENGTHS.iter().map(|&length| bench.attention(length)).collect::<Result<_, _>>()?,
         operators: bench.operators()?,
         copy_bytes_per_s,
@@ -65,6 +68,7 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
     };
     let loss = bench.loss_rate(&rates)?;
     rates.operators.insert("vocab_loss".to_owned(), loss);
+    rates.products8 = bench.products_of_codes(&rates)?;
     let sustained = bench.sustained(&rates)?;
     sustained::throttle(&mut rates, sustained);
     rates.late_bytes = used(bench.backend).saturating_sub(before);
@@ -81,7 +85,13 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
 
 /// Of a card that keeps all of its speed.
 pub(super) fn unthrottled() -> Sustained {
-    Sustained { products_flops_per_s: f64::MAX, attention_share: 1.0, moving_share: 1.0, rates: BTreeMap::new() }
+    Sustained {
+        products_flops_per_s: f64::MAX,
+        products8_flops_per_s: None,
+        attention_share: 1.0,
+        moving_share: 1.0,
+        rates: BTreeMap::new(),
+    }
 }
 
 fn active_tiny() -> Active {
@@ -100,6 +110,14 @@ struct Timing {
     seconds: f64,
 }
 
+/// What passes over memory beside a product take, by the rates that are known; nothing of operators without a product.
+fn passes_seconds(case: &Case, profile: &DeviceProfile) -> Result<f64, RuntimeError> {
+    let work = case.work().map_err(refused)?;
+    let products = work.iter().any(|work| matches!(work, Work::Product(_)));
+    let passes = work.iter().filter(|work| products && matches!(work, Work::Memory { .. }));
+    Ok(passes.map(|work| work_seconds(work, case.op.name(), profile).1).sum())
+}
+
 fn refused(error: GraphError) -> RuntimeError {
     RuntimeError::Device { reason: error.to_string() }
 }
@@ -112,10 +130,46 @@ impl Bench<'_> {
             return Err(RuntimeError::Device { reason });
         }
         for (index, numbers) in &case.contents {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
-            self.backend.write(step.inputs[*index].region, &bytes)?;
+            self.write_numbers(step.inputs[*index].region, numbers)?;
+        }
+        if let Some(weight) = step.inputs.iter().find(|input| input.storage.blocks.is_some()) {
+            // What was measured before may have left anything there, and one large number makes zeros of all others.
+            let rows = step.inputs[0].region;
+            self.backend.draw(rows, DType::BF16, Draw { distribution: Distribution::Normal { std: 1.0 }, key: 1 })?;
+            self.fill_codes(weight, rows)?;
         }
         Ok(step)
+    }
+
+    fn write_numbers(&mut self, region: Region, numbers: &[i32]) -> Result<(), RuntimeError> {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
+        self.backend.write(region, &bytes)
+    }
+
+    /// A weight's codes and scales, of the numbers in sixteen bits that lie in `from`, over and over.
+    fn fill_codes(&mut self, weight: &Buffer, from: Region) -> Result<(), RuntimeError> {
+        let (rows, cols) = (weight.shape.rows(), weight.shape.cols());
+        let there = from.bytes / (DType::BF16.bytes() * cols);
+        let scales_at = weight.storage.blocks.and_then(|format| format.scales_at(rows * cols));
+        let (Some(scales_at), 1..) = (scales_at, there) else {
+            return Err(RuntimeError::Device { reason: format!("a weight of {} has no codes", weight.shape) });
+        };
+        let device = self.backend.device();
+        let (x, codes) = (device.address(from), device.address(weight.region));
+        for first in (0..rows).step_by(there) {
+            let rounding = RowsToRound {
+                x,
+                dtype: DType::BF16,
+                stride: cols,
+                col_scales: 0,
+                codes: codes + (first * cols) as u64,
+                scales: codes + (scales_at + first * DType::F32.bytes()) as u64,
+                rows: there.min(rows - first),
+                cols,
+            };
+            rounding.launch(device)?;
+        }
+        Ok(())
     }
 
     fn time(&mut self, case: &Case) -> Result<Timing, RuntimeError> {
@@ -129,10 +183,7 @@ impl Bench<'_> {
         let repeats = ((SPAN_S / once.max(1e-6)) as usize).clamp(2, REPEATS_MAX);
         let recording = self.backend.record_repeated(&step, active, repeats)?;
         let each = self.backend.time_replay(&recording)? / repeats as f64;
-        let inputs: Vec<&Value> = case.inputs.iter().collect();
-        let outputs = case.op.outputs(&inputs).map_err(refused)?;
-        let io = Io { inputs, outputs: outputs.iter().collect() };
-        let Cost { flops, bytes } = case.op.cost(&io);
+        let Cost { flops, bytes } = Cost::of(&case.work().map_err(refused)?);
         // Never less than a tenth: a figure beyond all others would be noise.
         let seconds = (each - self.launch_s).max(each / 10.0);
         Ok(Timing { flops, bytes, seconds })
@@ -150,17 +201,29 @@ impl Bench<'_> {
 
     /// What is left of these rates while a layer's operators go on and on.
     fn sustained(&mut self, rates: &CardRates) -> Result<Sustained, RuntimeError> {
-        for (index, (part, distribution)) in sustained::SPREAD.into_iter().enumerate() {
+        let mut sustained = sustained::sustained(&self.laps(rates, false)?);
+        if rates.products8.is_some() {
+            let of_codes = sustained::sustained(&self.laps(rates, true)?);
+            sustained.products8_flops_per_s = Some(of_codes.products_flops_per_s);
+            sustained.rates.extend(of_codes.rates.into_iter().filter(|(name, _)| name.contains(sustained::OF_CODES)));
+        }
+        Ok(sustained)
+    }
+
+    /// The operators of two layers, in the row that training has them in. With `codes`, products are of codes of eight bits.
+    fn laps(&mut self, rates: &CardRates, codes: bool) -> Result<Vec<Lap>, RuntimeError> {
+        let places = if codes { &sustained::CODES } else { &sustained::SIXTEEN_BITS };
+        for (index, (part, distribution)) in places.spread().into_iter().enumerate() {
             let region = Region { place: Place::Device, offset: part.start, bytes: part.len() };
             let key = mix(index as u64);
             self.backend.draw(region, DType::BF16, Draw { distribution, key })?;
         }
-        let cases: Vec<Case> = [cases::layer(), cases::layer()].into_iter().flatten().collect();
-        let row = sustained::lay_out_row(&cases, &self.backend.traits()).map_err(refused)?;
+        let cases: Vec<Case> = [cases::layer(codes), cases::layer(codes)].into_iter().flatten().collect();
+        let row = sustained::lay_out_row(&cases, &self.backend.traits(), places).map_err(refused)?;
         for (region, numbers) in &row.numbers {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
-            self.backend.write(*region, &bytes)?;
+            self.write_numbers(*region, numbers)?;
         }
+        self.fill_all_codes(&row.steps, places)?;
         let active = Active::one(cases::TOKENS, cases::TOKENS / cases::LAYER_LENGTH);
         let timers = Laps::new(row.steps.len())?;
         let began = Instant::now();
@@ -175,14 +238,33 @@ impl Bench<'_> {
             rounds += 1;
         }
         let profile = DeviceProfile::unknown_gpu().with_measured(Arc::new(rates.clone()));
-        let lap = |(step, seconds): (&Step, f64)| {
+        let lap = |((step, case), seconds): ((&Step, &Case), f64)| {
             let (cost, expected_s) = step_cost(step, &profile);
             let (name, kind) = sustained::kind(step);
-            let seconds = (seconds / f64::from(rounds) - self.launch_s).max(1e-9);
-            Lap { name, kind, flops: cost.flops, bytes: cost.bytes, expected_s: expected_s - self.launch_s, seconds }
+            let passes_s = passes_seconds(case, &profile)?;
+            let seconds = (seconds / f64::from(rounds) - self.launch_s - passes_s).max(1e-9);
+            let expected_s = expected_s - self.launch_s - passes_s;
+            Ok(Lap { name, kind, flops: cost.flops, bytes: cost.bytes, expected_s, seconds })
         };
-        let laps: Vec<Lap> = row.steps.iter().zip(seconds).map(lap).collect();
-        Ok(sustained::sustained(&laps))
+        row.steps.iter().zip(&cases).zip(seconds).map(lap).collect()
+    }
+
+    /// Weights lie over one another, so scales are written once all codes are there: one that as codes is of numbers, too.
+    fn fill_all_codes(&mut self, steps: &[Step], places: &Places) -> Result<(), RuntimeError> {
+        const SCALE: f32 = 0.007_812_5;
+        let weights = || steps.iter().flat_map(|step| &step.inputs).filter(|input| input.storage.blocks.is_some());
+        let from = places.activations.clone();
+        let from = Region { place: Place::Device, offset: from.start, bytes: from.len() };
+        for weight in weights() {
+            self.fill_codes(weight, from)?;
+        }
+        for weight in weights() {
+            let scales = vec![SCALE.to_bits().cast_signed(); weight.shape.rows()];
+            let bytes = size_of_val(scales.as_slice());
+            let offset = weight.region.end() - bytes;
+            self.write_numbers(Region { offset, bytes, ..weight.region }, &scales)?;
+        }
+        Ok(())
     }
 
     /// From one kernel of a recording to the next.
@@ -204,6 +286,27 @@ impl Bench<'_> {
             }
         }
         Ok(ProductGrid { rows: rows.to_vec(), cols: cols.to_vec(), inner: inner.to_vec(), flops_per_s })
+    }
+
+    /// Where the card multiplies codes: their rates without the passes over the rows, which are rounded first.
+    fn products_of_codes(&mut self, rates: &CardRates) -> Result<Option<ProductGrid>, RuntimeError> {
+        if !self.backend.traits().multiplies_codes {
+            return Ok(None);
+        }
+        let profile = DeviceProfile::unknown_gpu().with_measured(Arc::new(rates.clone()));
+        let [rows, cols, inner] = PRODUCT_SIZES;
+        let mut flops_per_s = Vec::new();
+        for &row in rows {
+            for &col in cols {
+                for &depth in inner {
+                    let case = cases::product_of_codes(row, col, depth);
+                    let timing = self.time(&case)?;
+                    let product_s = timing.seconds - passes_seconds(&case, &profile)?;
+                    flops_per_s.push(timing.flops / product_s.max(timing.seconds / 10.0));
+                }
+            }
+        }
+        Ok(Some(ProductGrid { rows: rows.to_vec(), cols: cols.to_vec(), inner: inner.to_vec(), flops_per_s }))
     }
 
     fn attention(&mut self, length: usize) -> Result<AttentionRate, RuntimeError> {
@@ -232,10 +335,7 @@ impl Bench<'_> {
         let case = cases::loss();
         let timing = self.time(&case)?;
         let profile = DeviceProfile::unknown_gpu().with_measured(Arc::new(rates.clone()));
-        let inputs: Vec<&Value> = case.inputs.iter().collect();
-        let outputs = case.op.outputs(&inputs).map_err(refused)?;
-        let io = Io { inputs, outputs: outputs.iter().collect() };
-        let work = case.op.work(&io);
+        let work = case.work().map_err(refused)?;
         let products = work.iter().filter(|work| matches!(work, Work::Product(_)));
         let products: f64 = products.map(|work| work_seconds(work, case.name, &profile).1).sum();
         Ok(timing.bytes / (timing.seconds - products).max(timing.seconds / 10.0))

@@ -15,18 +15,41 @@ use super::cases::Case;
 const MIB: usize = 1 << 20;
 
 /// The arena by what lies there. Each part is larger than what a card's cache holds, numbers and scratch apart.
-pub(super) const WEIGHTS: Range<usize> = 0..144 * MIB;
-pub(super) const ACTIVATIONS: Range<usize> = 144 * MIB..336 * MIB;
-pub(super) const RESULTS: Range<usize> = 336 * MIB..472 * MIB;
-const NUMBERS: Range<usize> = 472 * MIB..473 * MIB;
-const WORKSPACE: Range<usize> = 473 * MIB..512 * MIB;
+pub(super) struct Places {
+    pub(super) weights: Range<usize>,
+    pub(super) activations: Range<usize>,
+    results: Range<usize>,
+    numbers: Range<usize>,
+    workspace: Range<usize>,
+}
 
-/// How floats are spread in a part, as in a model before and while it learns.
-pub(super) const SPREAD: [(Range<usize>, Distribution); 3] = [
-    (WEIGHTS, Distribution::Normal { std: 0.02 }),
-    (ACTIVATIONS, Distribution::Normal { std: 1.0 }),
-    (RESULTS, Distribution::Normal { std: 1.0 }),
-];
+pub(super) const SIXTEEN_BITS: Places = Places {
+    weights: 0..144 * MIB,
+    activations: 144 * MIB..336 * MIB,
+    results: 336 * MIB..472 * MIB,
+    numbers: 472 * MIB..473 * MIB,
+    workspace: 473 * MIB..512 * MIB,
+};
+
+/// Of products of codes: weights take half as much, rounded rows and transposed codes need room.
+pub(super) const CODES: Places = Places {
+    weights: 0..80 * MIB,
+    activations: 80 * MIB..272 * MIB,
+    results: 272 * MIB..408 * MIB,
+    numbers: 408 * MIB..409 * MIB,
+    workspace: 409 * MIB..512 * MIB,
+};
+
+impl Places {
+    /// How floats are spread in a part, as in a model before and while it learns.
+    pub(super) fn spread(&self) -> [(Range<usize>, Distribution); 3] {
+        [
+            (self.weights.clone(), Distribution::Normal { std: 0.02 }),
+            (self.activations.clone(), Distribution::Normal { std: 1.0 }),
+            (self.results.clone(), Distribution::Normal { std: 1.0 }),
+        ]
+    }
+}
 
 /// Addresses are multiples of it.
 const ALIGNMENT: usize = 512;
@@ -63,11 +86,11 @@ pub(super) struct Row {
 }
 
 /// Places the cases' operands in the parts of the arena. Nothing that is read is ever written, but what products are
-/// added onto and what is turned in place. That cannot grow beyond bounds: within a layer, all of `RESULTS` is overwritten.
-pub(super) fn lay_out_row(cases: &[Case], traits: &BackendTraits) -> Result<Row, GraphError> {
-    let [mut weights, mut activations, mut results] = [WEIGHTS, ACTIVATIONS, RESULTS].map(Part::new);
+/// added onto and what is turned in place. That cannot grow beyond bounds: within a layer, all results are overwritten.
+pub(super) fn lay_out_row(cases: &[Case], traits: &BackendTraits, places: &Places) -> Result<Row, GraphError> {
+    let parts = [&places.weights, &places.activations, &places.results, &places.numbers];
+    let [mut weights, mut activations, mut results, mut numbers] = parts.map(|part| Part::new(part.clone()));
     let mut row = Row { steps: Vec::new(), numbers: Vec::new() };
-    let mut numbers = Part::new(NUMBERS);
     for case in cases {
         let in_place = is_in_place(&case.op);
         let (mut step, _) = lay_out(case.op.clone(), &case.inputs, traits, in_place)?;
@@ -95,7 +118,7 @@ pub(super) fn lay_out_row(cases: &[Case], traits: &BackendTraits) -> Result<Row,
             row.numbers.extend(content.map(|(_, content)| (input.region, content.clone())));
         }
         if let Some(workspace) = &mut step.workspace {
-            *workspace = Part::new(WORKSPACE).take(workspace.bytes)?;
+            *workspace = Part::new(places.workspace.clone()).take(workspace.bytes)?;
         }
         row.steps.push(step);
     }
@@ -125,14 +148,18 @@ pub(super) enum Kind {
     Moving,
 }
 
+/// What tells the names of products of codes from others.
+pub(super) const OF_CODES: &str = " fp8 ";
+
 /// Under which name a step's rate is shown, and by what it is limited.
 pub(super) fn kind(step: &Step) -> (String, Kind) {
     let name = plimsoll_graph::OpRule::name(&step.op);
     match &step.op {
-        Op::Linear(_) => {
+        Op::Linear(op) => {
+            let of = if op.fp8 { OF_CODES } else { " " };
             let cols = |buffer: &Buffer| buffer.shape.cols();
             let (tokens, out) = (step.inputs[0].shape.rows(), cols(&step.outputs[0]));
-            (format!("{name} {tokens}x{out}x{}", cols(&step.inputs[0])), Kind::Product)
+            (format!("{name}{of}{tokens}x{out}x{}", cols(&step.inputs[0])), Kind::Product)
         }
         Op::Attention(_) | Op::AttentionGrad(_) => (name.to_owned(), Kind::Attention),
         _ => (name.to_owned(), Kind::Moving),
@@ -152,6 +179,7 @@ pub(super) fn sustained(laps: &[Lap]) -> Sustained {
     }
     Sustained {
         products_flops_per_s: sum(Kind::Product, |lap| lap.flops) / sum(Kind::Product, |lap| lap.seconds).max(1e-9),
+        products8_flops_per_s: None,
         attention_share: share(Kind::Attention),
         moving_share: share(Kind::Moving),
         rates: work.into_iter().map(|(name, (done, seconds))| (name, done / seconds.max(1e-9))).collect(),
@@ -161,8 +189,9 @@ pub(super) fn sustained(laps: &[Lap]) -> Sustained {
 /// Turns rates of short spans into those of a card that works on and on. Products that use all of it are cut to what is
 /// kept; smaller ones, which do not reach its limit, stay.
 pub(super) fn throttle(rates: &mut CardRates, sustained: Sustained) {
-    for rate in &mut rates.products16.flops_per_s {
-        *rate = rate.min(sustained.products_flops_per_s);
+    let of_codes = rates.products8.iter_mut().map(|grid| (grid, sustained.products8_flops_per_s.unwrap_or(f64::MAX)));
+    for (grid, kept) in of_codes.chain([(&mut rates.products16, sustained.products_flops_per_s)]) {
+        grid.flops_per_s.iter_mut().for_each(|rate| *rate = rate.min(kept));
     }
     for attention in &mut rates.attention {
         attention.forward_flops_per_s *= sustained.attention_share;
@@ -191,9 +220,14 @@ mod tests {
     /// A layer lies in the arena, and what a step writes is nothing that this step or any other reads, but sums.
     #[test]
     fn a_layer_has_its_places() {
+        check_places(&SIXTEEN_BITS, false);
+        check_places(&CODES, true);
+    }
+
+    fn check_places(places: &Places, codes: bool) {
         let traits = BackendTraits::gpu();
-        let cases: Vec<Case> = [layer(), layer()].into_iter().flatten().collect();
-        let row = lay_out_row(&cases, &traits).expect("room for all");
+        let cases: Vec<Case> = [layer(codes), layer(codes)].into_iter().flatten().collect();
+        let row = lay_out_row(&cases, &traits, places).expect("room for all");
         assert_eq!(row.steps.len(), cases.len());
         for (step, case) in row.steps.iter().zip(&cases) {
             let written: Vec<Region> = step.outputs.iter().map(|b| b.region).chain(step.workspace).collect();
@@ -204,7 +238,11 @@ mod tests {
             let sums = step.inputs.iter().filter(|input| written.contains(&input.region)).count();
             assert_eq!(sums > 0, is_in_place(&case.op), "{}", case.name);
             for input in step.inputs.iter().filter(|input| !written.contains(&input.region)) {
-                assert!(input.region.end() <= RESULTS.start || NUMBERS.contains(&input.region.offset), "{}", case.name);
+                assert!(
+                    input.region.end() <= places.results.start || places.numbers.contains(&input.region.offset),
+                    "{}",
+                    case.name
+                );
             }
         }
         for (region, numbers) in &row.numbers {
@@ -254,6 +292,7 @@ mod tests {
         let mut rates = CardRates {
             products16: grid(&[100.0, 900.0]),
             products32: grid(&[50.0, 50.0]),
+            products8: Some(grid(&[200.0, 1500.0])),
             attention: vec![attention],
             operators: BTreeMap::from([("add".to_owned(), 4.0)]),
             copy_bytes_per_s: 1.0,
@@ -264,11 +303,17 @@ mod tests {
             recorded_bytes_per_launch: 0.0,
             sustained: unthrottled(),
         };
-        let shares =
-            Sustained { products_flops_per_s: 576.0, attention_share: 0.64, moving_share: 0.8, ..unthrottled() };
+        let shares = Sustained {
+            products_flops_per_s: 576.0,
+            products8_flops_per_s: Some(1100.0),
+            attention_share: 0.64,
+            moving_share: 0.8,
+            ..unthrottled()
+        };
         throttle(&mut rates, shares.clone());
         assert_eq!(rates.products16.flops_per_s, [100.0, 576.0]);
         assert_eq!(rates.products32.flops_per_s, [50.0, 50.0]);
+        assert_eq!(rates.products8.map(|grid| grid.flops_per_s), Some(vec![200.0, 1100.0]));
         assert_eq!((rates.attention[0].forward_flops_per_s, rates.attention[0].gradient_flops_per_s), (128.0, 64.0));
         assert!((rates.operators["add"] - 3.2).abs() < 1e-12);
         assert_eq!(rates.sustained, shares);

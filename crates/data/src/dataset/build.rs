@@ -158,7 +158,7 @@ pub(super) fn streamed(
         totals: None,
         layout,
         max_length: options.max_lengths(),
-        held_side: options.hold_out.map(|hold| hold.held),
+        hold_out: options.hold_out,
     })
 }
 
@@ -201,14 +201,16 @@ fn finish(
         stores.iter().try_for_each(|store| check_left(&store.totals(layout.streams), &summary, options))?;
     }
     let storage = Storage::Stored(Arc::new(Stored { stores, weights, layout }));
-    let held_side = options.hold_out.map(|hold| hold.held);
-    Ok(Dataset { storage, summary, totals: Some(totals), layout, max_length: options.max_lengths(), held_side })
+    let (max_length, hold_out) = (options.max_lengths(), options.hold_out);
+    Ok(Dataset { storage, summary, totals: Some(totals), layout, max_length, hold_out })
 }
 
 fn check_left(totals: &Totals, counts: &Counts, options: &Options) -> Result<(), DataError> {
-    let Counts { rows, identical, .. } = *counts;
+    let Counts { rows, identical, other_side, .. } = *counts;
     let max_length = options.max_length;
+    let is_rest = options.hold_out.is_some_and(|hold| !hold.held);
     match (totals.sequences, options.content.group()) {
+        (0, _) if is_rest && rows == 0 && other_side > 0 => Err(DataError::AllHeldOut { rows: other_side }),
         (0, 1) => Err(DataError::NothingLeft { rows, max_length }),
         (0, _) => Err(DataError::NoPairsLeft { rows, identical, max_length }),
         _ => Ok(()),

@@ -81,7 +81,7 @@ fn decide(bytes: u64, host_bytes: u64, free: Option<u64>) -> Choice {
             StorageMode::Streamed,
             format!("the tokenised data would take about {size} on disk, where only {} are free", mib(free)),
         ),
-        None => choice(StorageMode::Streamed, "how much disk is free cannot be told".to_owned()),
+        None => choice(StorageMode::Streamed, "the free space on the disk is unknown".to_owned()),
     }
 }
 
@@ -105,6 +105,6 @@ mod tests {
         check(12 << 20, GIB / 8, Some(100 * GIB), StorageMode::Cached, "102400.0 MiB are free");
         check(5 * GIB, 64 * GIB, Some(100 * GIB), StorageMode::Cached, "about 5120.0 MiB");
         check(5 * GIB, 64 * GIB, Some(6 * GIB), StorageMode::Streamed, "only 6144.0 MiB");
-        check(5 * GIB, 64 * GIB, None, StorageMode::Streamed, "cannot be told");
+        check(5 * GIB, 64 * GIB, None, StorageMode::Streamed, "is unknown");
     }
 }

@@ -20,7 +20,7 @@ use crate::batch::{Capacity, PerStream};
 use crate::error::DataError;
 use crate::feed::{self, Sequential};
 use crate::order::{Iteration, Stored, StoredIteration, StreamIteration};
-use crate::read::{Row, Source};
+use crate::read::{HoldOut, Row, Source};
 use crate::store::{Example, Layout, StreamSource, Totals};
 use crate::tokenize::Summary;
 use crate::tokenize::Tokenizer;
@@ -34,7 +34,7 @@ pub struct Dataset {
     totals: Option<Totals>,
     layout: Layout,
     max_length: PerStream<usize>,
-    held_side: Option<bool>,
+    hold_out: Option<HoldOut>,
 }
 
 #[derive(Clone)]
@@ -179,9 +179,9 @@ impl Dataset {
         &self.summary
     }
 
-    /// Of a divided source, whether these are the rows held out.
-    pub fn held_side(&self) -> Option<bool> {
-        self.held_side
+    /// Of a divided source, which side this is.
+    pub fn hold_out(&self) -> Option<HoldOut> {
+        self.hold_out
     }
 
     /// Rows a stream has left out since it was opened, each time it came by them.

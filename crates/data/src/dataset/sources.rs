@@ -54,6 +54,11 @@ impl Sources {
         formats.map(|of_file| (of_file.name.clone(), of_file.format, of_file.explained.as_str()))
     }
 
+    /// Whether some rows are conversations, which a chat template must write.
+    pub fn has_conversations(&self) -> bool {
+        self.opened.iter().flat_map(|opened| &opened.formats).any(|of_file| of_file.conversation)
+    }
+
     /// What the tokenised data takes, judged by a sample of its beginning.
     pub(super) fn estimate(&mut self, tokenizer: &Tokenizer, options: &Options) -> Result<u64, DataError> {
         let mut total = 0;
@@ -98,7 +103,9 @@ fn open(source: Source, options: &Options) -> Result<OpenedSource, DataError> {
                 if known.is_none() {
                     let usable = first.iter().flatten().find(|row| format.read_any(row).is_ok());
                     let explained = usable.map_or(format.name().to_owned(), |row| format.explain(row));
-                    formats.push(FileFormat { format, explained, name: path.display().to_string() });
+                    let conversation = usable.is_some_and(|row| format.is_conversation(row));
+                    let name = path.display().to_string();
+                    formats.push(FileFormat { format, conversation, explained, name });
                 }
                 Some(known.unwrap_or(formats.len() - 1) as u32)
             }

@@ -67,7 +67,26 @@ pub(super) fn read_turns(row: &Row, column: &str, value: &Value, role: &str) -> 
 /// What comes before a row's question in columns of their own: the instructions of `system`, and the questions and answers
 /// of `history`.
 pub(super) fn read_preamble(row: &Row) -> Result<Vec<Value>, DataError> {
-    let mut messages = Vec::from_iter(read_system(row)?);
+    Ok(Vec::from_iter(read_system(row)?).into_iter().chain(read_history(row)?).collect())
+}
+
+/// The same before turns that may begin with instructions of their own, which then count.
+pub(super) fn with_preamble(row: &Row, mut messages: Vec<Value>) -> Result<Vec<Value>, DataError> {
+    let instructed = messages.first().is_some_and(|first| first["role"] == "system");
+    let behind = usize::from(instructed);
+    messages.splice(behind..behind, read_history(row)?);
+    if !instructed {
+        messages.splice(..0, read_system(row)?);
+    }
+    Ok(messages)
+}
+
+pub(super) fn read_tools(row: &Row) -> Value {
+    present(row, "tools").map_or(Value::Null, |tools| list_in_text(tools).unwrap_or_else(|| tools.clone()))
+}
+
+fn read_history(row: &Row) -> Result<Vec<Value>, DataError> {
+    let mut messages = Vec::new();
     let Some(value) = present(row, "history") else { return Ok(messages) };
     let parsed = list_in_text(value);
     let list = match parsed.as_ref().unwrap_or(value) {
@@ -110,7 +129,7 @@ pub(super) fn with_columns(row: &Row, mut messages: Vec<Value>) -> Result<Sample
     {
         messages.insert(0, system);
     }
-    let tools = present(row, "tools").map_or(Value::Null, |tools| list_in_text(tools).unwrap_or_else(|| tools.clone()));
+    let tools = read_tools(row);
     let labels = LABELS.into_iter().filter_map(|name| Some((name.to_owned(), present(row, name)?.clone()))).collect();
     Ok(Sample::Messages { messages, tools, labels })
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::conversation::{read_message_list, read_preamble};
+use super::conversation::{read_message_list, read_preamble, read_tools, with_preamble};
 use super::row_format::{as_conversation, missing, present, question_text, string, wrong_type};
 use crate::error::DataError;
 use crate::read::Row;
@@ -20,8 +20,8 @@ pub(crate) const ACCEPTS: &str = "`prompt` with `chosen` and `rejected` (or `cho
 pub enum Preference {
     /// Answers to one prompt. Without a prompt, each is a whole text.
     Texts { prompt: Option<String>, chosen: String, rejected: String },
-    /// Two whole conversations.
-    Conversations { chosen: Vec<Value>, rejected: Vec<Value> },
+    /// Two whole conversations, and the tools that may be called in them.
+    Conversations { chosen: Vec<Value>, rejected: Vec<Value>, tools: Value },
 }
 
 impl Preference {
@@ -32,7 +32,7 @@ impl Preference {
         };
         match self {
             Self::Texts { prompt, chosen, rejected } => prompt.into_iter().chain([chosen, rejected]).collect(),
-            Self::Conversations { chosen, rejected } => [contents(chosen), contents(rejected)].concat(),
+            Self::Conversations { chosen, rejected, .. } => [contents(chosen), contents(rejected)].concat(),
         }
     }
 }
@@ -57,39 +57,40 @@ pub(crate) fn detects(row: &Row) -> bool {
 pub(crate) fn columns_of(row: &Row) -> Vec<&'static str> {
     let question = QUESTIONS.into_iter().find(|name| present(row, name).is_some());
     let answers = answers_of(row).map_or(Vec::new(), |(chosen, rejected)| vec![chosen, rejected]);
-    question.into_iter().chain(answers).collect()
+    ["system", "history"].into_iter().chain(question).chain(answers).chain(["tools"]).collect()
 }
 
 pub(crate) fn read(row: &Row) -> Result<Preference, DataError> {
     let Some((chosen, rejected)) = answers_of(row) else { return Err(missing(row, "format `pairs`", ACCEPTS)) };
     let question = QUESTIONS.into_iter().find_map(|name| Some((name, present(row, name)?)));
     let (ours, theirs) = (&row.columns[chosen], &row.columns[rejected]);
+    let tools = read_tools(row);
     if ours.is_array() || theirs.is_array() {
         let before = match question {
-            Some((name, Value::String(_))) => {
-                [read_preamble(row)?, vec![json!({"role": "user", "content": question_text(row, name)?})]].concat()
-            }
+            Some((name, Value::String(_))) => vec![json!({"role": "user", "content": question_text(row, name)?})],
             Some((name, list)) => read_message_list(row, name, list)?,
             None => Vec::new(),
         };
         let whole = |name: &str, list: &Value| -> Result<Vec<Value>, DataError> {
             let answer = read_message_list(row, name, list)?;
             // Some tables give the prompt apart and, once more, at the head of each conversation.
-            if answer.starts_with(&before) { Ok(answer) } else { Ok([&before[..], &answer].concat()) }
+            let turns = if answer.starts_with(&before) { answer } else { [&before[..], &answer].concat() };
+            with_preamble(row, turns)
         };
-        return Ok(Preference::Conversations { chosen: whole(chosen, ours)?, rejected: whole(rejected, theirs)? });
+        let (chosen, rejected) = (whole(chosen, ours)?, whole(rejected, theirs)?);
+        return Ok(Preference::Conversations { chosen, rejected, tools });
     }
     let prompt = match question {
         Some((name, Value::Array(_))) => return Err(wrong_type(row, name, &row.columns[name], "a string")),
         Some((name, _)) => Some(question_text(row, name)?),
         None => None,
     };
-    let preamble = read_preamble(row)?;
-    if let (Some(prompt), false) = (&prompt, preamble.is_empty()) {
-        let side = |name: &str, answer: &Value| -> Result<Vec<Value>, DataError> {
-            Ok([preamble.clone(), as_conversation(prompt, &string(row, name, answer)?)].concat())
-        };
-        return Ok(Preference::Conversations { chosen: side(chosen, ours)?, rejected: side(rejected, theirs)? });
+    let (chosen, rejected) = (string(row, chosen, ours)?, string(row, rejected, theirs)?);
+    match prompt {
+        Some(prompt) if !(read_preamble(row)?.is_empty() && tools.is_null()) => {
+            let side = |answer: &str| with_preamble(row, as_conversation(&prompt, answer));
+            Ok(Preference::Conversations { chosen: side(&chosen)?, rejected: side(&rejected)?, tools })
+        }
+        prompt => Ok(Preference::Texts { prompt, chosen, rejected }),
     }
-    Ok(Preference::Texts { prompt, chosen: string(row, chosen, ours)?, rejected: string(row, rejected, theirs)? })
 }

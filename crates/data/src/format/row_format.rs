@@ -186,6 +186,15 @@ impl RowFormat {
         }
     }
 
+    /// Whether the row cannot be written without a chat template.
+    pub(crate) fn is_conversation(self, row: &Row) -> bool {
+        match self.read_any(row) {
+            Ok(Sample::Messages { .. }) => true,
+            Ok(Sample::Pair(preference)) => matches!(preference, Preference::Conversations { .. }),
+            Ok(Sample::Text(_) | Sample::PromptResponse { .. }) | Err(_) => false,
+        }
+    }
+
     /// What the row is taken for, and which of its columns that uses: `prompt-response: columns instruction, output`.
     pub fn explain(self, row: &Row) -> String {
         let mut columns: Vec<&str> = match self {
@@ -251,6 +260,7 @@ fn read_pair(row: &Row) -> Result<Sample, DataError> {
             message["weight"] = json!(0);
         }
         messages.extend(conversation::read_turns(row, answer, reply, "assistant")?);
+        let messages = conversation::with_preamble(row, messages)?;
         return conversation::with_columns(row, messages);
     }
     let prompt = question_text(row, ask)?;

@@ -32,6 +32,8 @@ pub(crate) trait RowReader: Send {
 #[derive(Debug, Clone)]
 pub(crate) struct FileFormat {
     pub format: RowFormat,
+    /// Whether that row is written by a chat template, whatever the tokenizer has.
+    pub conversation: bool,
     /// The first usable row in words, for people: the format and its columns.
     pub explained: String,
     /// What the user is told they are in: the source if it has one format, else the first file of this one.

@@ -15,6 +15,7 @@ use crate::order::Permutation;
 use crate::order::{epoch_key, mix};
 use crate::read::Position;
 use crate::read::{Files, OpenedSource, RowAt, units};
+use crate::tokenize::Counts;
 use crate::tokenize::Encoder;
 use crate::tokenize::Tokenizer;
 use crate::tokenize::{Origin, Producer, producer_bytes};
@@ -241,7 +242,11 @@ fn fill(
     };
     source.bad.fetch_add(producer.tally.counts.bad - bad_before, Ordering::Relaxed);
     if records.entries.is_empty() {
-        let (rows, max_length) = (producer.tally.counts.rows, source.options.max_length);
+        let Counts { rows, other_side, .. } = producer.tally.counts;
+        if rows == 0 && other_side > 0 && source.options.hold_out.is_some_and(|hold| !hold.held) {
+            return Err(DataError::AllHeldOut { rows: other_side });
+        }
+        let max_length = source.options.max_length;
         return Err(DataError::NothingLeft { rows, max_length });
     }
     Ok(Chunk::new(start, next, records, source.layout(), order))

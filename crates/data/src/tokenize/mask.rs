@@ -177,8 +177,7 @@ fn of_learnt_turns(marked: Vec<Range<usize>>, at: &Place, messages: &[Value]) ->
         return Ok(marked);
     }
     if marked.len() != learnt.len() {
-        let reason =
-            "the chat template does not mark one stretch for each answer, so it cannot be told which to leave out";
+        let reason = "the chat template does not mark one stretch for each answer, so which to leave out is unknown";
         return Err(DataError::NotRendered { at: at.clone(), column: "weight", reason });
     }
     Ok(marked.into_iter().zip(learnt).filter_map(|(answer, learnt)| learnt.then_some(answer)).collect())

@@ -16,10 +16,10 @@ pub(crate) fn encode(
     at: &Place,
 ) -> Result<[Masked; 2], DataError> {
     match (preference, tokenizer.chat_template()) {
-        (Preference::Conversations { chosen, rejected }, own) => {
+        (Preference::Conversations { chosen, rejected, tools }, own) => {
             let template = own.or(fallback);
             let template = template.ok_or_else(|| DataError::NoEos { origin: tokenizer.origin().to_owned() })?;
-            let side = |messages: &[Value]| mask::conversation(tokenizer, template, at, messages, &Value::Null);
+            let side = |messages: &[Value]| mask::conversation(tokenizer, template, at, messages, tools);
             Ok([side(chosen)?, side(rejected)?])
         }
         (Preference::Texts { prompt: Some(prompt), chosen, rejected }, Some(template)) => {

@@ -119,7 +119,7 @@ fn rows_of_another_shape_are_refused() {
     says(
         &json!({"prompt": "Q", "response": "R"}),
         &reward,
-        &["row 1", "task `reward`", "prompt-response", "`rejected`"],
+        &["row 1", "the task compares two answers", "prompt-response", "`rejected`"],
     );
     says(&pair, &Options::new(Content::Answers, 50), &["row 1", "pairs of answers", "task: reward"]);
     let forced = Options { format: Format::As(RowFormat::Pairs), ..reward.clone() };

@@ -115,6 +115,32 @@ fn pairs_have_inputs_instructions_and_earlier_turns_too() {
             ["s<|end|>", "a<|end|>", "b<|end|>", "i\n\nx<|end|>", "c<|end|>"].map(|part| text.find(part)).to_vec();
         assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{text}");
     }
+    // What may be called is written in pairs too.
+    let writes_tools = "{% for t in tools or [] %}[{{ t.name }}]{% endfor %}{% for m in messages %}<{{ m.role }}>\
+        {{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    let tokenizer = byte_tokenizer(&[], &json!({"eos_token": "<|end|>", "chat_template": writes_tools}));
+    let tools = json!([{"name": "weigh"}]);
+    let text =
+        whole(&tokenizer, Content::Pairs, json!({"prompt": "i", "chosen": "c", "rejected": "d", "tools": tools}));
+    assert_eq!(text, "[weigh]<user>i<|end|><assistant>c<|end|>");
+    // The same beside lists of turns, and before prompts that are lists.
+    let turns = |answer: &str| json!([turn("user", "i"), turn("assistant", answer)]);
+    let prompt = json!([turn("user", "i")]);
+    let (system, history) = ("s", json!([["a", "b"]]));
+    for (content, columns) in [
+        (Content::Pairs, json!({"chosen": turns("c"), "rejected": turns("d"), "system": system, "history": history})),
+        (
+            Content::Pairs,
+            json!({"prompt": prompt, "chosen": [turn("assistant", "c")], "rejected": [turn("assistant", "d")],
+                "system": system, "history": history}),
+        ),
+        (Content::Answers, json!({"prompt": prompt, "completion": "c", "system": system, "history": history})),
+    ] {
+        let text = whole(&plain_tokenizer(), content, columns);
+        let order: Vec<Option<usize>> =
+            ["s<|end|>", "a<|end|>", "b<|end|>", "i<|end|>", "c<|end|>"].map(|part| text.find(part)).to_vec();
+        assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{text}");
+    }
     let text = whole(
         &plain_tokenizer(),
         Content::Pairs,

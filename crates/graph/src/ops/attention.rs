@@ -272,7 +272,7 @@ impl OpRule for AttentionGrad {
         op.tile_bytes(traits) + (handed_on + sums) * op.heads.query * 4
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         4 + usize::from(self.0.bias)
     }
 }

@@ -107,7 +107,7 @@ impl OpRule for CacheWrite {
         true
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         1
     }
 }
@@ -141,7 +141,7 @@ impl OpRule for CachedAttention {
         Work::memory(4.0 * pairs as f64 * self.heads.query_cols() as f64, io.bytes())
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         1
     }
 }

@@ -64,7 +64,7 @@ impl OpRule for EmbedGrad {
         Work::memory(io.inputs[0].shape.elements() as f64, 3.0 * io.inputs[0].bytes() as f64)
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         4
     }
 

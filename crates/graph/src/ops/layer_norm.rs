@@ -112,7 +112,7 @@ impl OpRule for LayerNormGrad {
         traits.sum_parts() * self.parameters() * io.inputs[0].shape.cols() * 4
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         1 + self.parameters()
     }
 }

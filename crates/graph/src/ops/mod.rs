@@ -25,8 +25,11 @@ pub use cached::{CacheWrite, CachedAttention};
 pub use elementwise::{Add, Dropout, Scale, Zeros};
 pub use embedding::{Embed, EmbedGrad};
 pub use layer_norm::{LayerNorm, LayerNormGrad};
-pub use linear::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
-pub use loss::{LastLogits, LossGrad, VocabLoss};
+pub use linear::{
+    BiasGrad, Cols, DECODED_ELEMENTS_MAX, DECODED_WIDTH, DROPOUT_ROWS, DecodedScratch, Dest, FP8_ROWS, InnerDropout,
+    Linear, LinearKind, decoded_parts, decoded_width,
+};
+pub use loss::{LastLogits, LossGrad, VocabLoss, logits_stride};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{
     ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,

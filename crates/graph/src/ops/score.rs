@@ -77,7 +77,7 @@ impl OpRule for PairLoss {
         Role::Loss
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         4
     }
 
@@ -177,7 +177,7 @@ impl OpRule for ClassLoss {
         Role::Loss
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         4
     }
 

@@ -76,14 +76,14 @@ impl Decoder {
             out_bias: false,
             mlp: Mlp::Gated { bias: false },
             qk_norm: None,
-            activation: activation(keys.text("hidden_act").unwrap_or("silu"), "hidden_act")?,
+            activation: activation(keys.text("hidden_act")?.unwrap_or("silu"), "hidden_act")?,
             scale: 1.0 / (head_dim as f32).sqrt(),
             attention_softcap: None,
             logit_softcap: None,
             embedding_scale: 1.0,
             normed_embedding: false,
             norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
-            norm_eps: keys.number("rms_norm_eps")? as f32,
+            norm_eps: keys.positive("rms_norm_eps")? as f32,
             norm_weight: true,
             norm_offset: 0.0,
             out_std: None,
@@ -229,5 +229,15 @@ pub(super) fn windows(
         let listed = kinds.len();
         return Err(ModelError::Config(format!("`layer_types` lists {listed} layers, the model has {layers}")));
     }
-    Ok(kinds.iter().map(|kind| window.filter(|_| kind.as_str() == Some("sliding_attention"))).collect())
+    let of = |kind: &Json| match (kind.as_str(), window) {
+        (Some("full_attention"), _) => Ok(None),
+        (Some("sliding_attention"), Some(window)) => Ok(Some(window)),
+        (Some("sliding_attention"), None) => Err(ModelError::Config(
+            "`layer_types` has sliding_attention, but no window applies; set `sliding_window`".to_owned(),
+        )),
+        _ => Err(ModelError::Config(format!(
+            "`layer_types` has {kind}, which is not supported; use full_attention or sliding_attention"
+        ))),
+    };
+    kinds.iter().map(of).collect()
 }

@@ -13,13 +13,13 @@ pub(super) fn describe(keys: &ConfigKeys, family: &'static Family) -> Result<Arc
     let window = keys.count("sliding_window")?;
     let windows = windows(keys, decoder.windows.len(), window, |layer| layer % 2 == 0)?;
     let bias = keys.flag("attention_bias")?;
-    let softcap = |key| keys.optional_number(key).map(|cap| cap.map(|cap| cap as f32));
+    let softcap = |key| keys.optional_positive(key).map(|cap| cap.map(|cap| cap as f32));
     Decoder {
         windows,
         qkv_bias: bias,
         out_bias: bias,
-        activation: activation(keys.text("hidden_activation").unwrap_or_default(), "hidden_activation")?,
-        scale: 1.0 / (keys.number("query_pre_attn_scalar")? as f32).sqrt(),
+        activation: activation(keys.text("hidden_activation")?.unwrap_or_default(), "hidden_activation")?,
+        scale: 1.0 / (keys.positive("query_pre_attn_scalar")? as f32).sqrt(),
         attention_softcap: softcap("attn_logit_softcapping")?,
         logit_softcap: softcap("final_logit_softcapping")?,
         embedding_scale: (keys.required("hidden_size")? as f32).sqrt(),

@@ -9,15 +9,20 @@ use crate::{ModelError, limits};
 /// What transformers' configuration classes take for absent keys, by `model_type`; see `fixtures/make_defaults.py`.
 const DEFAULTS: &str = include_str!("../../defaults.json");
 
+pub(super) fn defaults(family: &Family) -> Map<String, Json> {
+    let mut families: Map<String, Json> = serde_json::from_str(DEFAULTS).expect("part of the program");
+    match families.remove(family.model_type) {
+        Some(Json::Object(keys)) => keys,
+        _ => panic!("no defaults for {}", family.model_type),
+    }
+}
+
 pub(crate) struct ConfigKeys(Map<String, Json>);
 
 impl ConfigKeys {
     /// The given keys, and those of the family that they leave out. A key that is null is not left out.
     pub(super) fn complete(given: &Map<String, Json>, family: &Family) -> Self {
-        let mut families: Map<String, Json> = serde_json::from_str(DEFAULTS).expect("part of the program");
-        let Some(Json::Object(mut keys)) = families.remove(family.model_type) else {
-            panic!("no defaults for {}", family.model_type)
-        };
+        let mut keys = defaults(family);
         keys.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
         Self(keys)
     }
@@ -37,8 +42,15 @@ impl ConfigKeys {
         self.0.contains_key(key)
     }
 
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.present(key).and_then(Json::as_str)
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        let Some(value) = self.present(key) else { return Ok(None) };
+        let text = value.as_str();
+        text.map(Some).ok_or_else(|| ModelError::Config(format!("`{key}` must be a string, found {value}")))
+    }
+
+    /// Names that stand for mappings of their own, where only numbers and words are expected.
+    pub(super) fn nested(&self) -> Option<&str> {
+        self.0.iter().find(|(_, value)| value.is_object()).map(|(name, _)| name.as_str())
     }
 
     /// An object below, with keys of its own and no defaults.
@@ -72,6 +84,20 @@ impl ConfigKeys {
         let Some(value) = self.present(key) else { return Ok(None) };
         let number = value.as_f64();
         number.map(Some).ok_or_else(|| ModelError::Config(format!("`{key}` must be a number, found {value}")))
+    }
+
+    /// A number that divides, or whose root or logarithm is taken.
+    pub(super) fn positive(&self, key: &str) -> Result<f64, ModelError> {
+        self.optional_positive(key)?.ok_or_else(|| missing(key))
+    }
+
+    pub(super) fn optional_positive(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        match self.optional_number(key)? {
+            Some(number) if number <= 0.0 => {
+                Err(ModelError::Config(format!("`{key}` must be a number above 0, found {number}")))
+            }
+            number => Ok(number),
+        }
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<bool, ModelError> {

@@ -55,6 +55,18 @@ impl Family {
         FAMILIES.iter().map(|family| family.model_type).collect()
     }
 
+    /// Whether a key of `config.json` decides anything about such a model.
+    pub fn reads(&self, key: &str) -> bool {
+        let own = keys::defaults(self);
+        // What decides by its absence has no default.
+        let more: &[&str] = if own.contains_key("d_model") {
+            &["decoder_start_token_id"]
+        } else {
+            &["head_dim", "rope_theta", "rope_scaling"]
+        };
+        own.contains_key(key) || more.contains(&key)
+    }
+
     /// The Hugging Face class for a purpose, such as `CausalLM`.
     pub fn class_for(&self, purpose: &str) -> String {
         format!("{}For{purpose}", self.class)

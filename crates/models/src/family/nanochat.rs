@@ -17,7 +17,7 @@ pub(super) fn describe(keys: &ConfigKeys, family: &'static Family) -> Result<Arc
         out_bias: bias,
         mlp: Mlp::Plain { up: "fc1", down: "fc2" },
         qk_norm: Some(norm),
-        logit_softcap: keys.optional_number("final_logit_softcapping")?.map(|cap| cap as f32),
+        logit_softcap: keys.optional_positive("final_logit_softcapping")?.map(|cap| cap as f32),
         normed_embedding: true,
         norm_weight: false,
         out_std: Some(keys.number("initializer_range")? as f32 / (2.0 * layers).sqrt()),

@@ -8,11 +8,9 @@ use crate::{Architecture, ModelError};
 fn qwen(keys: &ConfigKeys) -> Result<Decoder, ModelError> {
     let decoder = Decoder::new(keys)?;
     // Files carry a window that is switched off unless they say otherwise.
-    if !keys.flag("use_sliding_window")? {
-        return Ok(decoder);
-    }
-    let first = keys.number("max_window_layers")? as usize;
-    let windows = windows(keys, decoder.windows.len(), keys.count("sliding_window")?, |layer| layer >= first)?;
+    let window = if keys.flag("use_sliding_window")? { keys.count("sliding_window")? } else { None };
+    let first = if window.is_some() { keys.number("max_window_layers")? } else { 0.0 };
+    let windows = windows(keys, decoder.windows.len(), window, |layer| layer as f64 >= first)?;
     Ok(Decoder { windows, ..decoder })
 }
 

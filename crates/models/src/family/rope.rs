@@ -12,7 +12,7 @@ const DEFAULT_THETA: f64 = 10_000.0;
 /// Base and scaling: `rope_theta` and `rope_scaling` in older files, both inside `rope_parameters` in newer ones. Of
 /// both, the older one counts.
 pub(super) fn rope(keys: &ConfigKeys) -> Result<(f64, RopeScaling), ModelError> {
-    let outer_theta = keys.optional_number("rope_theta")?.unwrap_or(DEFAULT_THETA);
+    let outer_theta = keys.optional_positive("rope_theta")?.unwrap_or(DEFAULT_THETA);
     let rope = match keys.section("rope_scaling")? {
         Some(older) => older,
         None => match keys.section("rope_parameters")? {
@@ -20,26 +20,60 @@ pub(super) fn rope(keys: &ConfigKeys) -> Result<(f64, RopeScaling), ModelError> 
             None => return Ok((outer_theta, RopeScaling::None)),
         },
     };
-    let theta = rope.optional_number("rope_theta")?.unwrap_or(outer_theta);
-    let scaling = match rope.text("rope_type").or_else(|| rope.text("type")).unwrap_or("default") {
+    if let Some(layers) = rope.nested() {
+        return Err(ModelError::Config(format!(
+            "rotary settings of their own for some layers (`{layers}`) are not supported"
+        )));
+    }
+    let theta = rope.optional_positive("rope_theta")?.unwrap_or(outer_theta);
+    let kind = match rope.text("rope_type")? {
+        Some(kind) => kind,
+        None => rope.text("type")?.unwrap_or("default"),
+    };
+    let scaling = match kind {
         "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor: rope.number("factor")? },
-        "llama3" => RopeScaling::Llama3 {
-            factor: rope.number("factor")?,
-            low_freq_factor: rope.number("low_freq_factor")?,
-            high_freq_factor: rope.number("high_freq_factor")?,
-            original_max_position: match rope.optional_number("original_max_position_embeddings")? {
-                Some(positions) => positions,
-                None => keys.number("max_position_embeddings")?,
-            },
-        },
+        "linear" => RopeScaling::Linear { factor: rope.positive("factor")? },
+        "llama3" => llama3(keys, &rope)?,
         other => {
             return Err(ModelError::Config(format!(
                 "rope scaling `{other}` is not supported; use default, linear or llama3"
             )));
         }
     };
+    // Frequencies that are not scaled are made for whole heads whatever it says, in transformers too.
+    let parts = [keys, &rope].map(|section| section.optional_number("partial_rotary_factor"));
+    for part in parts {
+        if part?.is_some_and(|part| part != 1.0) && scaling != RopeScaling::None {
+            return Err(ModelError::Config(format!(
+                "`partial_rotary_factor` with rope scaling `{kind}` is not supported"
+            )));
+        }
+    }
     Ok((theta, scaling))
+}
+
+fn llama3(keys: &ConfigKeys, rope: &ConfigKeys) -> Result<RopeScaling, ModelError> {
+    const POSITIONS: &str = "original_max_position_embeddings";
+    let (low, high) = (rope.positive("low_freq_factor")?, rope.positive("high_freq_factor")?);
+    if low > high {
+        return Err(ModelError::Config(format!(
+            "`low_freq_factor` must not be above `high_freq_factor`, found {low} and {high}"
+        )));
+    }
+    // The one beside the section counts before the one in it.
+    let positions = match keys.optional_positive(POSITIONS)? {
+        Some(positions) => positions,
+        None => match rope.optional_positive(POSITIONS)? {
+            Some(positions) => positions,
+            None => keys.positive("max_position_embeddings")?,
+        },
+    };
+    Ok(RopeScaling::Llama3 {
+        factor: rope.positive("factor")?,
+        low_freq_factor: low,
+        high_freq_factor: high,
+        original_max_position: positions,
+    })
 }
 
 /// The keys that say so, in both spellings.

@@ -54,12 +54,12 @@ struct Side {
 impl Shape {
     fn read(keys: &ConfigKeys) -> Result<Self, ModelError> {
         let heads = keys.required("num_heads")?;
-        let (activation, gated) = feed_forward(keys.text("feed_forward_proj").unwrap_or_default())?;
+        let (activation, gated) = feed_forward(keys.text("feed_forward_proj")?.unwrap_or_default())?;
         Ok(Self {
             d: keys.required("d_model")?,
             f: keys.required("d_ff")?,
             heads: Heads { query: heads, kv: heads, head_dim: keys.required("d_kv")? },
-            eps: keys.number("layer_norm_epsilon")? as f32,
+            eps: keys.positive("layer_norm_epsilon")? as f32,
             factor: keys.number("initializer_factor")? as f32,
             activation,
             gated,

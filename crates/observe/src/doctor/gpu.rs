@@ -59,7 +59,7 @@ fn memory(gpu: &Gpu, seen: &GpuCourse) -> Option<Problem> {
                 return Some(Problem::Spill { gpu: name, used_bytes, total_bytes, bus_bytes_per_s, power_w, limit_w });
             }
         }
-        return Some(Problem::CardFull { gpu: name, used_bytes, total_bytes });
+        return Some(Problem::CardFull { gpu: name, used_bytes, total_bytes, python: python(gpu) });
     }
     let trains = gpu.processes.iter().any(|process| is_training(process, gpu));
     let busy_percent = seen.busy_percent;
@@ -69,6 +69,12 @@ fn memory(gpu: &Gpu, seen: &GpuCourse) -> Option<Problem> {
         total_bytes,
         busy_percent,
     })
+}
+
+/// The largest holder, if it is a process of Python that does not tell what of its memory is in use.
+fn python(gpu: &Gpu) -> Option<u32> {
+    let largest = gpu.processes.iter().max_by_key(|process| process.bytes)?;
+    (largest.name.starts_with("python") && largest.allocated_bytes.is_none()).then_some(largest.pid)
 }
 
 fn fragmentation(gpu: &Gpu) -> Vec<Problem> {
@@ -129,6 +135,12 @@ fn waiting(gpu: &Gpu, seen: &GpuCourse, course: &Course) -> Option<Problem> {
     Some(Problem::Starved { gpu: gpu.name.clone(), busy_percent: seen.busy_percent, why })
 }
 
+/// Whose process it is, where that is somebody else's.
+fn owner(machine: &Machine, process: &Process) -> Option<String> {
+    let known = !machine.user.is_empty() && !process.user.is_empty();
+    (known && process.user != machine.user).then(|| process.user.clone())
+}
+
 fn others(machine: &Machine, gpu: &Gpu, seen: &GpuCourse) -> Vec<Problem> {
     let training: Vec<&Process> = gpu.processes.iter().filter(|process| is_training(process, gpu)).collect();
     let own = |process: &Process| machine.runs.iter().any(|run| run.pid == process.pid);
@@ -139,6 +151,7 @@ fn others(machine: &Machine, gpu: &Gpu, seen: &GpuCourse) -> Vec<Problem> {
                 gpu: gpu.name.clone(),
                 pid: process.pid,
                 name: process.name.clone(),
+                owner: owner(machine, process),
                 bytes: process.bytes,
             });
         }

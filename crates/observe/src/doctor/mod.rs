@@ -11,6 +11,7 @@ mod text;
 use serde::Serialize;
 
 pub use problem::{Problem, Severity};
+pub use software::stale_runs;
 
 use crate::machine::Machine;
 use course::Course;

@@ -23,31 +23,126 @@ pub enum Starved {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Problem {
-    Swapping { bytes_per_s: f64, used_bytes: u64, gpu_busy_percent: Option<f64> },
-    SwapInUse { used_bytes: u64 },
-    HostFull { available_bytes: u64, limit_bytes: u64 },
-    GroupNearLimit { used_bytes: u64, limit_bytes: u64, version: u32 },
-    GroupKilled { kills: u64, limit_bytes: u64 },
-    Overloaded { load: f64, cpus: f64 },
-    DiskFull { path: String, available_bytes: u64, total_bytes: u64 },
-    SharedMemorySmall { total_bytes: u64 },
+    Swapping {
+        bytes_per_s: f64,
+        used_bytes: u64,
+        gpu_busy_percent: Option<f64>,
+    },
+    SwapInUse {
+        used_bytes: u64,
+    },
+    HostFull {
+        available_bytes: u64,
+        limit_bytes: u64,
+    },
+    GroupNearLimit {
+        used_bytes: u64,
+        limit_bytes: u64,
+        version: u32,
+    },
+    GroupKilled {
+        kills: u64,
+        limit_bytes: u64,
+    },
+    Overloaded {
+        load: f64,
+        cpus: f64,
+    },
+    DiskFull {
+        path: String,
+        available_bytes: u64,
+        total_bytes: u64,
+    },
+    SharedMemorySmall {
+        total_bytes: u64,
+    },
     NoCard,
-    NoDriver { cards: u32 },
-    OldDriver { version: String },
-    MissingLibrary { name: String, install: String },
-    Starved { gpu: String, busy_percent: f64, why: Starved },
-    IdleHolder { gpu: String, pid: u32, name: String, bytes: u64 },
-    HalfEmpty { gpu: String, used_bytes: u64, total_bytes: u64, busy_percent: f64 },
-    CardFull { gpu: String, used_bytes: u64, total_bytes: u64 },
-    Spill { gpu: String, used_bytes: u64, total_bytes: u64, bus_bytes_per_s: f64, power_w: f64, limit_w: f64 },
-    Fragmented { pid: u32, name: String, reserved_bytes: u64, allocated_bytes: u64 },
-    Hot { gpu: String, temperature_c: Option<f64>, share: f64, clock_share: Option<f64> },
-    PowerBrake { gpu: String, share: f64 },
-    PowerLimited { gpu: String, power_w: f64, limit_w: f64, clock_share: Option<f64> },
-    PowerLimitLowered { gpu: String, limit_w: f64, default_w: f64 },
-    NarrowBus { gpu: String, width: u32, width_max: u32 },
-    Shared { gpu: String, processes: Vec<(u32, String, String, u64)> },
-    StaleRun { folder: String, pid: u32, bytes: u64, silent_s: f64 },
+    NoDriver {
+        cards: u32,
+    },
+    OldDriver {
+        version: String,
+    },
+    MissingLibrary {
+        name: String,
+        install: String,
+    },
+    Starved {
+        gpu: String,
+        busy_percent: f64,
+        why: Starved,
+    },
+    /// `owner` is the user, where that is somebody else.
+    IdleHolder {
+        gpu: String,
+        pid: u32,
+        name: String,
+        owner: Option<String>,
+        bytes: u64,
+    },
+    HalfEmpty {
+        gpu: String,
+        used_bytes: u64,
+        total_bytes: u64,
+        busy_percent: f64,
+    },
+    /// `python` is the process of Python that holds most of it, whose allocator keeps what it has freed.
+    CardFull {
+        gpu: String,
+        used_bytes: u64,
+        total_bytes: u64,
+        python: Option<u32>,
+    },
+    Spill {
+        gpu: String,
+        used_bytes: u64,
+        total_bytes: u64,
+        bus_bytes_per_s: f64,
+        power_w: f64,
+        limit_w: f64,
+    },
+    Fragmented {
+        pid: u32,
+        name: String,
+        reserved_bytes: u64,
+        allocated_bytes: u64,
+    },
+    Hot {
+        gpu: String,
+        temperature_c: Option<f64>,
+        share: f64,
+        clock_share: Option<f64>,
+    },
+    PowerBrake {
+        gpu: String,
+        share: f64,
+    },
+    PowerLimited {
+        gpu: String,
+        power_w: f64,
+        limit_w: f64,
+        clock_share: Option<f64>,
+    },
+    PowerLimitLowered {
+        gpu: String,
+        limit_w: f64,
+        default_w: f64,
+    },
+    NarrowBus {
+        gpu: String,
+        width: u32,
+        width_max: u32,
+    },
+    Shared {
+        gpu: String,
+        processes: Vec<(u32, String, String, u64)>,
+    },
+    StaleRun {
+        folder: String,
+        pid: u32,
+        bytes: u64,
+        silent_s: f64,
+    },
 }
 
 impl Problem {

@@ -1,7 +1,7 @@
 //! Driver, libraries, and runs of ours that were left behind.
 
 use super::problem::Problem;
-use crate::machine::Machine;
+use crate::machine::{KnownRun, Machine};
 
 /// The first driver branch for CUDA 12.
 const DRIVER_BRANCH_MIN: u32 = 525;
@@ -27,12 +27,20 @@ pub fn problems(machine: &Machine) -> Vec<Problem> {
             found.push(Problem::OldDriver { version: version.clone() });
         }
     }
-    for run in machine.runs.iter().filter(|run| run.silent_s > SILENT_S) {
+    found.extend(stale_runs(machine).map(|(run, bytes)| Problem::StaleRun {
+        folder: run.folder.clone(),
+        pid: run.pid,
+        bytes,
+        silent_s: run.silent_s,
+    }));
+    found
+}
+
+/// Runs of ours that hold memory of a card and have not made a step for long, with what they hold.
+pub fn stale_runs(machine: &Machine) -> impl Iterator<Item = (&KnownRun, u64)> {
+    machine.runs.iter().filter(|run| run.silent_s > SILENT_S).filter_map(|run| {
         let holders = machine.gpus.iter().flat_map(|gpu| &gpu.processes);
         let bytes: u64 = holders.filter(|process| process.pid == run.pid).map(|process| process.bytes).sum();
-        if bytes > 0 {
-            found.push(Problem::StaleRun { folder: run.folder.clone(), pid: run.pid, bytes, silent_s: run.silent_s });
-        }
-    }
-    found
+        (bytes > 0).then_some((run, bytes))
+    })
 }

@@ -109,7 +109,7 @@ fn software(problem: &Problem) -> (String, String) {
                 silent_s / 60.0,
                 bytes(*held)
             ),
-            format!("look at `plimsoll logs {folder}`; `plimsoll stop {folder}` ends it"),
+            format!("look at `plimsoll logs {folder}`; `plimsoll stop {folder}` or `plimsoll doctor --yes` ends it"),
         ),
         _ => unreachable!("words() sends only these here"),
     }
@@ -134,9 +134,13 @@ fn card(problem: &Problem) -> (String, String) {
             };
             (format!("{gpu} was busy {busy_percent:.0} % of the time; {evidence}"), remedy.into())
         }
-        Problem::IdleHolder { gpu, pid, name, bytes: held } => (
+        Problem::IdleHolder { gpu, pid, name, owner: None, bytes: held } => (
             format!("process {pid} ({name}) holds {} of {gpu} and computes nothing", bytes(*held)),
             format!("if it is yours and done, end it: kill {pid}"),
+        ),
+        Problem::IdleHolder { gpu, pid, name, owner: Some(owner), bytes: held } => (
+            format!("process {pid} ({name} of {owner}) holds {} of {gpu} and computes nothing", bytes(*held)),
+            format!("ask {owner} whether it is still needed, or use another GPU"),
         ),
         Problem::HalfEmpty { gpu, used_bytes, total_bytes, busy_percent } => (
             format!(
@@ -149,9 +153,20 @@ fn card(problem: &Problem) -> (String, String) {
                 bytes(total_bytes - used_bytes)
             ),
         ),
-        Problem::CardFull { gpu, used_bytes, total_bytes } => (
+        Problem::CardFull { gpu, used_bytes, total_bytes, python: None } => (
             format!("{gpu} is full: {} of {}", bytes(*used_bytes), bytes(*total_bytes)),
             "nothing else fits beside it; give a run that starts now another GPU".into(),
+        ),
+        Problem::CardFull { gpu, used_bytes, total_bytes, python: Some(pid) } => (
+            format!(
+                "{gpu} is full: {} of {}; if process {pid} is PyTorch, part of it may be reserved and not in use, which \
+                 cannot be seen from outside",
+                bytes(*used_bytes),
+                bytes(*total_bytes)
+            ),
+            "nothing else fits beside it; in that process torch.cuda.memory_allocated() says what is in use and \
+             torch.cuda.memory_reserved() what is held"
+                .into(),
         ),
         Problem::Spill { gpu, used_bytes, total_bytes, bus_bytes_per_s, power_w, limit_w } => (
             format!(

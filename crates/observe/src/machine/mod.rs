@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub use host::{cards_on_bus, read_host};
 pub use plimsoll_train::Group;
-pub use process::read_process;
+pub use process::{read_process, read_user};
 pub use sampling::{Sampler, read_moment};
 
 /// A machine with what was seen of it over some seconds.
@@ -18,6 +18,8 @@ pub struct Machine {
     pub gpus: Vec<Gpu>,
     pub host: Host,
     pub driver: Driver,
+    /// Whoever looks; empty where that is not known.
+    pub user: String,
     /// Runs of ours that a folder describes.
     pub runs: Vec<KnownRun>,
     pub moments: Vec<Moment>,

@@ -29,6 +29,11 @@ pub fn read_process(root: &Path, pid: u32) -> Option<Process> {
     })
 }
 
+/// The name of whoever runs this process, or their number.
+pub fn read_user(root: &Path) -> String {
+    read_process(root, std::process::id()).map(|process| process.user).unwrap_or_default()
+}
+
 fn user_name(root: &Path, uid: &str) -> Option<String> {
     let users = fs::read_to_string(root.join("etc/passwd")).ok()?;
     users.lines().find_map(|line| {

@@ -1,9 +1,6 @@
-//! The three messages that are needed of TensorFlow's `event.proto`, by the wire format of protocol buffers.
+//! The three messages that are needed of TensorFlow's `event.proto`.
 
-const VARINT: u64 = 0;
-const FIXED_64: u64 = 1;
-const BYTES: u64 = 2;
-const FIXED_32: u64 = 5;
+use crate::wire::{FIXED_32, FIXED_64, bytes, key, varint_field};
 
 /// The first message of every file.
 pub fn version(wall_time: f64) -> Vec<u8> {
@@ -46,29 +43,6 @@ fn event(wall_time: f64, step: u64) -> Vec<u8> {
         varint_field(&mut event, 2, step);
     }
     event
-}
-
-fn key(out: &mut Vec<u8>, field: u64, kind: u64) {
-    varint(out, field << 3 | kind);
-}
-
-fn varint_field(out: &mut Vec<u8>, field: u64, number: u64) {
-    key(out, field, VARINT);
-    varint(out, number);
-}
-
-fn bytes(out: &mut Vec<u8>, field: u64, content: &[u8]) {
-    key(out, field, BYTES);
-    varint(out, content.len() as u64);
-    out.extend(content);
-}
-
-fn varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
 }
 
 #[cfg(test)]

@@ -36,14 +36,16 @@ DRIVER = dict(version="580.65.06", cards_on_bus=1, missing=[])
 CASES = {}
 
 
-def case(name, must, **machine):
-    base = dict(gpus=[gpu()], host=host(), driver=DRIVER, runs=[], moments=moments())
-    CASES[name] = dict(must=must, machine=base | machine)
+def case(name, must, says=(), never=(), **machine):
+    """`says` are parts of what is said, `never` what must not be."""
+    base = dict(gpus=[gpu()], host=host(), driver=DRIVER, user="ann", runs=[], moments=moments())
+    CASES[name] = dict(must=must, says=list(says), never=list(never), machine=base | machine)
 
 
 case("healthy", {})
 case("busy_half_empty_and_swapping", {"swapping": "error", "gpu-memory-unused": "info", "host-nearly-full": "warning"},
-     gpus=[gpu(used=10.5, total=20)], host=host(available_bytes=3 * GIB, total_bytes=32 * GIB, swap_used_bytes=5 * GIB),
+     says=["swaps 57.2 MiB/s", "100 % of the time", "the GPU's batch size has nothing to do with it"],
+     never=["waits for data", "data workers are too few"], gpus=[gpu(used=10.5, total=20)], host=host(available_bytes=3 * GIB, total_bytes=32 * GIB, swap_used_bytes=5 * GIB),
      moments=moments(swap=60e6, faults=900, cpu=12, waiting=3.5, busy_percent=100))
 case("swapping_slows_an_idle_card", {"swapping": "error"},
      host=host(swap_used_bytes=6 * GIB), moments=moments(swap=200e6, faults=4000, waiting=6, busy_percent=35))
@@ -54,13 +56,14 @@ case("one_thread", {"gpu-waits-for-data": "warning"}, gpus=[gpu(processes=[proce
      moments=moments(cpu=1.4, busy_percent=55))
 case("idle_between_without_evidence", {}, gpus=[gpu(processes=[process(cpus=0.3)])],
      moments=moments(cpu=1, busy_percent=55))
-case("spill_to_host", {"gpu-spill": "error"},
+case("spill_to_host", {"gpu-spill": "error"}, says=["compute in host memory", "Prefer No Sysmem Fallback"],
      gpus=[gpu(used=11.9, total=12, name="NVIDIA RTX 3060", power_limit_w=170, power_default_w=170)],
      moments=moments(busy_percent=100, power_w=62, bus_bytes_per_s=9.5e9))
-case("full_and_fast", {"gpu-memory-full": "warning"}, gpus=[gpu(used=23.7)],
+case("full_and_fast", {"gpu-memory-full": "warning"},
+     says=["process 4242 is PyTorch", "cannot be seen from outside", "memory_reserved()"], gpus=[gpu(used=23.7)],
      moments=moments(busy_percent=100, power_w=430))
-case("half_empty", {"gpu-memory-unused": "info"}, gpus=[gpu(used=9)], moments=moments(busy_percent=99))
-case("half_empty_and_idle", {"gpu-memory-held-idle": "warning"},
+case("half_empty", {"gpu-memory-unused": "info"}, says=["15.0 GiB would pay for larger micro-batches", "plimsoll plan"], gpus=[gpu(used=9)], moments=moments(busy_percent=99))
+case("half_empty_and_idle", {"gpu-memory-held-idle": "warning"}, says=["if it is yours and done, end it: kill 4242"],
      gpus=[gpu(used=9)], moments=moments(busy_percent=0, power_w=30, clock_mhz=210))
 case("fragmented", {"fragmentation": "warning"},
      gpus=[gpu(used=22, processes=[process(bytes=22 * GIB, reserved_bytes=21 * GIB, allocated_bytes=13 * GIB)])])
@@ -85,10 +88,18 @@ case("no_card", {"no-gpu": "info"}, gpus=[], driver=dict(cards_on_bus=0), moment
 case("no_driver", {"no-driver": "error"}, gpus=[], driver=dict(cards_on_bus=8), moments=moments(gpus=0))
 case("old_driver", {"driver-old": "error"}, driver=DRIVER | dict(version="470.256.02"))
 case("no_nvrtc", {"library-missing": "error"}, driver=DRIVER | dict(missing=[dict(name="NVRTC", install="pip install nvidia-cuda-nvrtc")]))
+case("full_of_our_own", {"gpu-memory-full": "warning"}, never=["PyTorch"],
+     gpus=[gpu(used=23.7, processes=[process(name="plimsoll")])], moments=moments(busy_percent=100, power_w=430))
+case("held_idle_by_another", {"gpu-memory-held-idle": "warning"}, says=["python3 of bob", "ask bob"], never=["kill"],
+     gpus=[gpu(used=9, processes=[process(user="bob", bytes=9 * GIB)])],
+     moments=moments(busy_percent=0, power_w=30, clock_mhz=210))
+case("hot_and_at_its_power_limit", {"thermal-throttling": "warning", "power-limited": "info"},
+     says=["because of 91 °C", "air flow", "at its power limit: 440 of 450 W"],
+     moments=moments(temperature_c=91, clock_mhz=1500, power_w=440, throttled=["heat", "power"]))
 case("shared", {"gpu-shared": "warning"}, gpus=[gpu(used=21, processes=[process(bytes=12 * GIB), process(pid=77, user="bob", bytes=9 * GIB)])])
 case("desktop_beside_training", {},
      gpus=[gpu(used=21, processes=[process(), process(pid=900, name="Xorg", user="root", bytes=GIB // 2)])])
-case("stale_run", {"stale-run": "warning"}, runs=[dict(folder="runs/reward", pid=4242, silent_s=5400)],
+case("stale_run", {"stale-run": "warning"}, says=["for 90 minutes", "plimsoll stop runs/reward"], runs=[dict(folder="runs/reward", pid=4242, silent_s=5400)],
      gpus=[gpu(processes=[process(name="plimsoll")])], moments=moments(busy_percent=0, power_w=30, clock_mhz=210))
 case("own_run_that_steps", {}, runs=[dict(folder="runs/reward", pid=4242, silent_s=2)])
 case("nothing_watched", {}, moments=[])

@@ -7,8 +7,8 @@ use crate::PlanError;
 
 impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     /// The smallest plan there is: one group of sequences at a time, or a micro-batch whose backward pass may update
-    /// parameters itself; the chunks that take least (small ones save logits, but each is launched and so recorded), the best
-    /// position of the dial.
+    /// parameters itself; the chunks that take least (small ones save logits, but each is launched and so recorded), the
+    /// best position of the dial.
     pub(super) fn lowest(&self) -> Result<Candidate, E> {
         let bytes = |candidate: &Candidate| candidate.arena_bytes + self.recorded(candidate);
         let mut best: Option<Candidate> = None;

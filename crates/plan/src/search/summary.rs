@@ -91,6 +91,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                 step_ms: candidate.step.seconds * 1e3,
                 tokens_per_s: self.tokens_per_s(candidate),
                 bound_by: candidate.step.bound_by(),
+                limits: candidate.step.shares(),
             },
             alternatives: self.alternatives(Some(candidate))?,
             next_gib: Vec::new(),
@@ -98,7 +99,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     }
 
     pub(super) fn tokens_per_s(&self, candidate: &Candidate) -> f64 {
-        (self.request.sequences * self.request.max_length.main()) as f64 / candidate.step.seconds
+        let tokens = self.request.sequences * self.request.max_length.as_slice().iter().sum::<usize>();
+        tokens as f64 / candidate.step.seconds
     }
 
     fn with_recorded(&self, plan: &Plan, candidate: &Candidate) -> Categories {

@@ -81,7 +81,17 @@ pub fn groups() -> Vec<ParameterGroup> {
 
 pub fn full() -> Recipe {
     let (clip, compute) = (Some(1.0), DType::F32);
-    Recipe { lora: None, freeze: Vec::new(), groups: groups(), clip, compute, master: false, scaled_loss: false }
+    Recipe {
+        lora: None,
+        freeze: Vec::new(),
+        groups: groups(),
+        clip,
+        compute,
+        base: None,
+        fp8_products: false,
+        master: false,
+        scaled_loss: false,
+    }
 }
 
 pub fn lora() -> Recipe {

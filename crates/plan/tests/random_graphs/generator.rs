@@ -82,7 +82,7 @@ prop_compose! {
         (workers, matmul_workspace_bytes) in (1usize..3, prop::sample::select(vec![0usize, 300])),
         seed: u64,
     ) -> Sketch {
-        let traits = BackendTraits { workers, partial_rows: 0, matmul_workspace_bytes };
+        let traits = BackendTraits { workers, partial_rows: 0, matmul_workspace_bytes, multiplies_codes: false };
         Sketch {
             tokens, width, vocabulary, layers, dtype, draws, gathers, tied, trainable, extra_slots, results,
             keeps_last_input, drops, adamw, traits, seed,

@@ -14,7 +14,7 @@ section! {
     /// The name that each known column has in the files.
     pub struct ColumnsConfig {
         /// A whole text.
-        text: Option<String> = text();
+        text: Option<String> = text(), also ["dataset_text_field"];
         /// A question, as a text or a list of {role, content}.
         prompt: Option<String> = text(), also ["field_instruction"];
         /// Its answer, likewise.
@@ -69,7 +69,7 @@ section! {
         /// Training files: a path, a folder, a pattern, a list of them, or a list of {path, weight}. `plan` and
         /// `bench` need none.
         train: Vec<SourceEntry> = sources(),
-            also ["path", "train_file", "train_data", "train_dataset", "data_path", "dataset_path"];
+            also ["path", "data_files", "train_file", "train_data", "train_dataset", "data_path", "dataset_path", "pretraining_dataset"];
         /// Evaluation files.
         eval: Vec<String> = paths(),
             also ["validation", "test", "eval_dataset", "validation_file", "val_data", "test_datasets"];
@@ -86,9 +86,9 @@ section! {
         max_length: u64 = integer(2, 1 << 24), default "1024",
             also ["max_seq_length", "max_seq_len", "sequence_len", "cutoff_len", "model_max_length", "block_size"];
         /// What happens to a sequence longer than `data.max_length`.
-        overlong: Overlong = word::<Overlong>(), default "error";
+        overlong: Overlong = word::<Overlong>(), default "error", also ["excess_length_strategy", "truncation_mode"];
         /// Whether the training rows are shuffled.
-        shuffle: bool = boolean(), default "true";
+        shuffle: bool = boolean(), default "true", also ["shuffle_dataset"];
         /// Folder of the tokenizer, or its hub id; the model's folder if unset.
         tokenizer: Option<String> = path(PathKind::Folder), also ["tokenizer_name", "tokenizer_path"];
         /// Chat template: `auto`, a built-in name, or a .jinja file.
@@ -96,12 +96,12 @@ section! {
         /// Where tokenised data is stored; `auto` decides by its size, the budget and the disk.
         mode: DataMode = word::<DataMode>(), default "auto", also ["streaming"];
         /// Folder of the token cache; beside the run folder if unset.
-        cache: Option<String> = path(PathKind::Plain), also ["dataset_prepared_path", "cache_dir"];
+        cache: Option<String> = path(PathKind::Plain), also ["dataset_prepared_path", "tokenized_path", "cache_dir"];
         /// The most tokenised data that a stream holds; `auto` is 96MiB.
         buffer: Budget = budget(), default "auto", also ["shuffle_buffer", "buffer_size"];
         /// Tokenising threads; one per core, at most 16, if unset.
         workers: Option<u64> = up_to(1 << 10),
-            also ["num_proc", "preprocessing_num_workers", "dataloader_num_workers"];
+            also ["num_proc", "dataset_num_proc", "preprocessing_num_workers", "dataloader_num_workers"];
         /// Fraction of the rows that may be unusable: 0 fails at the first, 1 skips any number.
         bad_rows: f64 = number(Range::FRACTION), default "0.01";
     }

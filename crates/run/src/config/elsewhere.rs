@@ -25,18 +25,21 @@ const REMARKS: &[(&[&str], &str)] = &[
     ),
     (&["auto_find_batch_size"], "no key is needed: the plan is known to fit before the run starts"),
     (
-        &[
-            "load_in_4bit",
-            "load_in_8bit",
-            "quantization_bit",
-            "quantization_config",
-            "bnb_config",
-            "bnb_4bit_compute_dtype",
-            "bnb_4bit_quant_type",
-            "bnb_4bit_use_double_quant",
-            "qlora",
-        ],
-        "there is no such key: `base` is how frozen weights are stored, and what is not supported yet is refused",
+        &["load_in_4bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "use_nested_quant", "qlora"],
+        "use `base: nf4`, which is nf4 with double quantisation, beside `method: lora`",
+    ),
+    (
+        &["load_in_8bit", "load_in_fp8"],
+        "use `base: int8` beside `method: lora`; `base: fp8` has 8 bits too, and products of its own on Hopper",
+    ),
+    (
+        &["quantization_bit", "quantization_config", "quantization_method", "bnb_config"],
+        "use `base: nf4` for 4 bits or `base: int8` for 8, beside `method: lora`. The folder of a model that is quantised \
+         already needs no key",
+    ),
+    (
+        &["bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "llm_int8_threshold", "llm_int8_skip_modules"],
+        "no key is needed: weights are decoded to the type that `precision` says, and activations are never rounded to int8",
     ),
     (
         &[
@@ -44,6 +47,10 @@ const REMARKS: &[(&[&str], &str)] = &[
             "dora",
             "peft_use_dora",
             "init_lora_weights",
+            "peft_init_lora_weights",
+            "loftq_config",
+            "rank_pattern",
+            "alpha_pattern",
             "pissa_init",
             "loraplus_lr_ratio",
             "lora_plus_lr_ratio",
@@ -61,6 +68,7 @@ const REMARKS: &[(&[&str], &str)] = &[
     (
         &[
             "gradient_checkpointing",
+            "disable_gradient_checkpointing",
             "gradient_checkpointing_kwargs",
             "use_gradient_checkpointing",
             "activation_checkpointing",
@@ -71,15 +79,16 @@ const REMARKS: &[(&[&str], &str)] = &[
     (
         &[
             "report_to",
-            "use_wandb",
-            "wandb_project",
             "wandb_entity",
-            "wandb_name",
+            "wandb_watch",
+            "wandb_log_model",
             "mlflow_experiment_name",
             "logging_dir",
             "metric_logger",
+            "plot_loss",
         ],
-        "no key is needed: every run writes metrics.jsonl and log.txt into its folder (`out`)",
+        "no key is needed: every run writes metrics.jsonl, log.txt and curves for TensorBoard into its folder (`out`), and \
+         with `log: {wandb: true}` an offline run of W&B",
     ),
     (&["logging_strategy", "log_level", "disable_tqdm"], "`log.every` decides how often a line is shown"),
     (
@@ -93,7 +102,7 @@ const REMARKS: &[(&[&str], &str)] = &[
     (&["save_strategy", "saves_per_epoch"], "set `save.every` to a number of updates"),
     (
         &["load_best_model_at_end", "greater_is_better"],
-        "`save: {best: loss}` keeps the checkpoint with the lowest evaluation loss, `best: bleu` that with the highest bleu",
+        "`save: {best: loss}` keeps the checkpoint with the lowest evaluation loss, `save: {best: bleu}` that with the highest bleu",
     ),
     (
         &[
@@ -136,6 +145,31 @@ const REMARKS: &[(&[&str], &str)] = &[
     ),
     (&["torch_compile", "compile"], "no key is needed: `mode` decides whether GPU schedules are recorded"),
     (&["trust_remote_code"], "there is no such key: code from a model's folder is never run"),
+    (
+        &["use_liger_kernel", "enable_liger_kernel", "use_unsloth", "cut_cross_entropy"],
+        "no key is needed: the loss works in chunks, and logits are never stored as a whole",
+    ),
+    (
+        &["resume_from_checkpoint", "auto_resume_from_checkpoints"],
+        "no key is needed: the same command with the same `out` resumes; `plimsoll train --resume` insists on it",
+    ),
+    (&["do_train", "do_predict"], "no key is needed: `plimsoll train` trains, `plimsoll eval` evaluates"),
+    (&["export_dir", "merge_lora"], "there is no such key: `plimsoll merge` folds adapters into their base model"),
+    (&["save_only_model"], "there is no such key: checkpoints hold what resuming needs, final/ only the weights"),
+    (&["max_samples"], "there is no such key: `schedule.steps` shortens a run"),
+    (
+        &["interleave_probs", "mix_strategy"],
+        "weights stand beside their sources: `data: {train: [{path: a.jsonl, weight: 1}, {path: b.jsonl, weight: 3}]}`",
+    ),
+    (
+        &["loss_watchdog_threshold", "loss_watchdog_patience"],
+        "`guard.spike` is the multiple of the usual loss from which an update counts as bad, `guard.limit` how many may be",
+    ),
+    (&["reward_model"], "use `task: reward`"),
+    (&["pref_loss"], "use `task: dpo` or `task: orpo`"),
+    (&["use_muon"], "use `optimizer: {name: muon}`"),
+    (&["full_finetuning"], "use `method: full`"),
+    (&["tokenizer_type"], "no key is needed: the tokenizer's own files say what it is"),
     (&["push_to_hub", "hub_model_id", "hub_token", "hub_strategy"], "there is no such key: runs stay on this machine"),
     (&["overwrite_output_dir"], "there is no such key: a run never overwrites another; choose a new `out`"),
     (&["neftune_noise_alpha", "label_smoothing_factor"], "there is no such key, and nothing that does the same"),

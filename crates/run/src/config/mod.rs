@@ -54,6 +54,7 @@ pub use reference::{KeyReference, reference, reference_page};
 pub use render::quoted;
 pub use resolved::{OriginRow, Resolved};
 pub use run::{Batch, RunConfig};
+pub(crate) use schema::find as key_at;
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
 pub use words::{

@@ -1,5 +1,6 @@
 //! Which model: by name, or by its shape.
 
+use plimsoll_models::Family;
 use serde_json::{Map, Value as Json, json};
 
 use super::kind::{Range, Value};
@@ -132,7 +133,7 @@ pub struct ModelKeys {
 /// Without these no model can be built.
 const REQUIRED: [&str; 5] =
     ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"];
-/// The same of models that are described in T5's words.
+/// The same of models with an encoder, which are described in T5's words.
 const REQUIRED_OF_T5: [&str; 5] = ["d_model", "num_layers", "num_heads", "d_ff", "vocab_size"];
 
 impl Field for ModelSource {
@@ -154,12 +155,7 @@ impl Keys for ModelKeys {
     /// The keys go on as they are, as `config.json` would have them.
     fn read(section: &Reader<'_>) -> Result<Self, Failure> {
         let family: String = Field::read_field(section, "family")?;
-        let required = if section.node("d_model").is_some() { REQUIRED_OF_T5 } else { REQUIRED };
-        for name in required {
-            if section.node(name).is_none() {
-                return Err(section.missing(name));
-            }
-        }
+        check_keys(section, &family)?;
         let mut config = Map::new();
         config.insert("model_type".to_owned(), json!(family));
         for (name, value) in section.leaves()? {
@@ -178,6 +174,27 @@ impl Keys for ModelKeys {
             }
         }
         Ok(Self { family, config, init: section.find("init")? })
+    }
+}
+
+/// What the family asks for is there, and nothing that it has no use for: a key of another family would be left unread, and
+/// the model built of defaults instead.
+fn check_keys(section: &Reader<'_>, family: &str) -> Result<(), Failure> {
+    let wrong = |name: &str, message: String| section.invalid(name, message);
+    let known = Family::named(family).map_err(|error| wrong("family", error.to_string()))?;
+    let described = |name: &&str| !matches!(*name, "family" | "init");
+    let keys = MODEL.names();
+    let foreign =
+        keys.iter().copied().filter(described).find(|name| section.node(name).is_some() && !known.reads(name));
+    if let Some(name) = foreign {
+        let read: Vec<&str> = keys.iter().copied().filter(described).filter(|name| known.reads(name)).collect();
+        let message = format!("`model.{name}` means nothing to {family} models");
+        return Err(wrong(name, message).hint(format!("they are described by {}", read.join(", "))));
+    }
+    let required = if known.reads("d_model") { REQUIRED_OF_T5 } else { REQUIRED };
+    match required.into_iter().find(|name| section.node(name).is_none()) {
+        Some(name) => Err(section.missing(name)),
+        None => Ok(()),
     }
 }
 

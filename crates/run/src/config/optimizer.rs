@@ -20,7 +20,7 @@ section! {
         name: String = word_of(&OPTIMIZER_NAMES), default "adamw", also ["type"];
         /// The highest learning rate.
         lr: f64 = number(Range::ABOVE_ZERO), default "2e-5", also ["learning_rate", "max_lr"];
-        /// Decoupled weight decay.
+        /// Weight decay, decoupled from the gradient; with SGD it is added to it, as PyTorch does.
         weight_decay: f64 = number(Range::FROM_ZERO), default "0.01";
         /// Whether norms and biases decay too.
         decay_norms: bool = boolean(), default "false";
@@ -39,7 +39,7 @@ section! {
         adafactor: Option<AdafactorConfig> = optional::<AdafactorConfig>();
         /// Parameters with settings of their own: the first group whose `match` fits has them, and what it does not set is
         /// as above.
-        groups: List<GroupConfig> = list::<GroupConfig>();
+        groups: List<GroupConfig> = list::<GroupConfig>(), also ["lr_groups", "embedding_lr"];
     }
     then Self::checked;
 }
@@ -53,7 +53,7 @@ section! {
         name: Option<String> = word_of(&OPTIMIZER_NAMES), also ["type"];
         /// The highest learning rate.
         lr: Option<f64> = number(Range::ABOVE_ZERO), also ["learning_rate"];
-        /// Decoupled weight decay.
+        /// Weight decay.
         weight_decay: Option<f64> = number(Range::FROM_ZERO);
         /// Decay rates of the first and second moment.
         betas: Option<[f64; 2]> = numbers(2, Range::BELOW_ONE);
@@ -133,6 +133,11 @@ impl AdafactorConfig {
 }
 
 impl OptimizerConfig {
+    /// Whether some parameters are trained by the rule of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.name == name || self.groups.0.iter().any(|group| group.name.as_deref() == Some(name))
+    }
+
     /// The settings that hold where no group says otherwise.
     pub fn settings(&self, state: graph::StateStorage) -> OptimizerSettings {
         OptimizerSettings {
@@ -189,7 +194,7 @@ section! {
         /// Updates of the run, instead of `schedule.epochs`.
         steps: Option<u64> = count(), also ["max_steps", "max_train_steps", "total_steps", "iters"];
         /// The last learning rate as a fraction of the highest.
-        last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio"];
+        last as "final": f64 = number(Range::FRACTION), default "0.0", also ["min_lr_ratio", "cosine_min_lr_ratio"];
         /// Where `constant-linear` begins to decay: a fraction of the run or a number of updates; 0.8 if unset.
         decay_start: Option<Span> = span();
         /// The power of what is left of the run that `polynomial` follows; 1 if unset.
@@ -209,17 +214,51 @@ pub enum Length {
     Steps(u64),
 }
 
+/// What the rules look at besides rate and weight decay. Muon leaves what is no matrix to AdamW.
+const SETTINGS: [(&str, &[&str]); 3] =
+    [("momentum", &["sgd", "muon"]), ("betas", &["adamw", "lion", "muon"]), ("eps", &["adamw", "muon", "adafactor"])];
+
 impl OptimizerConfig {
     fn checked(self, section: &Reader<'_>) -> Result<Self, Failure> {
-        match (self.name.as_str(), section.node("momentum")) {
-            ("sgd" | "muon", _) | (_, None) => Ok(self),
-            (_, Some(node)) => Err(Failure::config_at(
-                "optimizer.momentum",
-                &node.origin,
-                format!("`optimizer.momentum` applies to `sgd` and `muon`, but the optimizer is `{}`", self.name),
-            )
-            .hint("use the first of `optimizer.betas` instead")),
+        let groups = section.items("groups")?;
+        let of_group = |group: &GroupConfig| group.name.clone().unwrap_or_else(|| self.name.clone());
+        let names: Vec<String> = self.groups.0.iter().map(of_group).collect();
+        for (group, name) in groups.iter().zip(&names) {
+            if group.node("match").is_none() {
+                return Err(group.missing("match"));
+            }
+            check_settings(group, &[name])?;
         }
+        // What stands outside holds for groups too.
+        let all: Vec<&String> = std::iter::once(&self.name).chain(&names).collect();
+        check_settings(section, &all)?;
+        Ok(self)
+    }
+}
+
+/// A setting that none of the rules looks at is a mistake.
+fn check_settings(section: &Reader<'_>, names: &[&String]) -> Result<(), Failure> {
+    for (key, users) in SETTINGS {
+        if section.node(key).is_none() || names.iter().any(|name| users.contains(&name.as_str())) {
+            continue;
+        }
+        let quoted: Vec<String> = users.iter().map(|name| format!("`{name}`")).collect();
+        let (path, name) = (section.path_of(key), names[0]);
+        let message = format!("`{path}` applies to {}, but the optimizer is `{name}`", listed(&quoted));
+        let instead = match (key, name.as_str()) {
+            ("momentum", "adamw" | "lion") => "use the first of `optimizer.betas` instead".to_owned(),
+            _ => format!("remove it, or set `{}`", section.path_of("name")),
+        };
+        return Err(section.invalid(key, message).hint(instead));
+    }
+    Ok(())
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(words: &[String]) -> String {
+    match words {
+        [before @ .., last] if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => words.concat(),
     }
 }
 

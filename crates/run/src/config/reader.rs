@@ -88,6 +88,19 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
+    pub fn path_of(&self, name: &str) -> String {
+        joined(&self.path, name)
+    }
+
+    /// That a value is wrong, with its place where it is given.
+    pub fn invalid(&self, name: &str, message: String) -> Failure {
+        let path = joined(&self.path, name);
+        match self.node(name) {
+            Some(node) => Failure::config_at(&path, &node.origin, message),
+            None => Failure::config(message),
+        }
+    }
+
     pub fn missing(&self, name: &str) -> Failure {
         let path = joined(&self.path, name);
         let message = format!("`{path}` is missing");

@@ -30,7 +30,7 @@ section! {
         /// Where the initial weights come from; `auto` is random for a shape, else the model's files.
         init: Init = word::<Init>(), default "auto";
         /// What is trained for.
-        task: String = word_of(&TASK_NAMES), default "sft", also ["stage", "objective"];
+        task: String = word_of(&TASK_NAMES), default "sft", also ["stage", "objective", "rl"];
         /// Settings of `task: reward`.
         reward: RewardConfig = section::<RewardConfig>();
         /// Settings of `task: ranking`.
@@ -40,14 +40,16 @@ section! {
         /// Settings of `task: orpo`.
         orpo: OrpoConfig = section::<OrpoConfig>();
         /// A run's `final` folder or one of PEFT's, of the same model and method, to start from: its adapters and its head.
-        init_from: Option<PathBuf> = path(PathKind::Plain), also ["resume_from_adapter"];
+        init_from: Option<PathBuf> = path(PathKind::Plain), also ["resume_from_adapter", "adapter_name_or_path", "lora_model_dir"];
         /// Whether the embedding of the model's padding token is trained where data has it; transformers never does.
         train_padding: bool = boolean(), default "false";
         /// Which weights are trained: all of them, all but some, or LoRA adapters.
         method: Method = either::<MethodKeys>(Kind::Word(&["full", "lora"])), default "full",
             also ["finetuning_type", "adapter", "peft_config"];
-        /// How frozen weights are stored; `auto` is the precision of the run.
-        base: BaseFormat = word::<BaseFormat>(), default "auto";
+        /// How the frozen weights beside adapters are stored; in the precision of the run if unset. `fp8`, `int8` and `nf4`
+        /// take 8, 8 and 4 bits for each weight of a projection. `auto` is the precision of the run where that fits, else
+        /// 8 bits (`fp8` where the GPU multiplies it, `int8` elsewhere), else `nf4`.
+        base: Option<BaseFormat> = word::<BaseFormat>();
         /// The arithmetic; `auto` is fp32 on the CPU and a sixteen-bit type on GPUs. `fp16` scales the loss dynamically.
         precision: Precision = word::<Precision>(), default "auto",
             also ["dtype", "torch_dtype", "mixed_precision"];
@@ -77,7 +79,7 @@ section! {
         /// The run folder; runs/NAME if unset.
         out: Option<PathBuf> = path(PathKind::Plain), also ["output_dir", "save_dir"];
         /// The name of the run; the run file's name if unset.
-        name: Option<String> = text(), also ["run_name"];
+        name: Option<String> = text(), also ["run_name", "wandb_name"];
         /// `auto`, `cpu`, `cuda:0` or, for `plan`, the name of a GPU, or {memory, tflops, bandwidth} of any other.
         device: DeviceChoice = either::<DeviceFigures>(Kind::Text), default "auto", also ["device_map"];
         /// Whether GPU schedules are recorded and replayed (compiled) or run operator by operator (eager).
@@ -140,6 +142,10 @@ section! {
         /// Show a line every N updates; if unset, about one a second on a terminal and every update elsewhere.
         /// metrics.jsonl and log.txt have every update.
         every: Option<u64> = count(), also ["logging_steps", "log_every_n_steps"];
+        /// Whether the run folder gets an offline run of W&B too, which `wandb sync` uploads.
+        wandb: bool = boolean(), default "false", also ["use_wandb"];
+        /// The project of that run; plimsoll if unset.
+        wandb_project: Option<String> = text();
     }
 }
 

@@ -34,7 +34,7 @@ section! {
     /// `task: dpo`.
     pub struct DpoConfig {
         /// What differences of log-probabilities are multiplied by: the larger, the closer to the reference.
-        beta: f64 = number(Range::ABOVE_ZERO), default "0.1";
+        beta: f64 = number(Range::ABOVE_ZERO), default "0.1", also ["pref_beta"];
         /// The share of pairs that are taken to be the wrong way round.
         label_smoothing: f64 = number(Range::BELOW_HALF), default "0.0";
     }

@@ -59,7 +59,7 @@ words!(
 );
 
 words!(
-    /// How frozen weights are stored. `Auto`: in the precision of the run.
+    /// How frozen weights are stored. `Auto`: in the precision of the run where that fits, else in fewer bits.
     BaseFormat {
         Auto = "auto",
         Fp32 = "fp32",

@@ -2,6 +2,7 @@
 
 mod example;
 mod footprint;
+mod inspect;
 mod report;
 mod storage;
 
@@ -27,6 +28,7 @@ use crate::observer::Observer;
 
 pub use example::{ExampleText, Piece};
 pub use footprint::RunFootprint;
+pub use inspect::{Inspected, inspect};
 pub use storage::Stored;
 
 /// Everything a run reads besides weights.
@@ -141,7 +143,7 @@ pub fn open(
     let Inputs { tokenizer, tokenizer_folder, train, eval } = inputs(context, model, options)?;
     let store = storage::Store { context, tokenizer: &tokenizer };
     let (sources, options) = train;
-    let formats = report::formats(&sources);
+    let (formats, conversations) = (report::formats(&sources), sources.has_conversations());
     let opened = store.open(sources, &options, true, observer);
     let (train, stored) = opened.map_err(|error| data_sources(error, resolved))?;
     let left = context.host_bytes.saturating_sub(train.footprint().resident_bytes);
@@ -153,8 +155,8 @@ pub fn open(
         }
         None => None,
     };
-    let tokenizer_files =
-        exported_files(tokenizer_files(&tokenizer_folder)?, &tokenizer, train.summary().format, &options, resolved)?;
+    let rows = RowsAre { format: train.summary().format, conversations };
+    let tokenizer_files = exported_files(tokenizer_files(&tokenizer_folder)?, &tokenizer, rows, &options, resolved)?;
     Ok(RunData { tokenizer, tokenizer_files, train, eval, stored, formats })
 }
 
@@ -289,24 +291,32 @@ fn built_in(resolved: &Resolved, options: &Options) -> Result<RunData, Failure> 
     let train = dataset(rows)?;
     let eval = dataset(quickstart::eval_rows(resolved.run.seed))?;
     let files = quickstart::tokenizer_files().map(|(name, text)| (name.to_owned(), text.into_bytes()));
-    let tokenizer_files = exported_files(files.to_vec(), &tokenizer, train.summary().format, options, resolved)?;
+    let rows = RowsAre { format: train.summary().format, conversations: false };
+    let tokenizer_files = exported_files(files.to_vec(), &tokenizer, rows, options, resolved)?;
     let stored = Stored { mode: StorageMode::Memory, folder: None, reason: "the dataset is built in".to_owned() };
     let formats = format.into_iter().map(|format| DetectedFormat { source: BUILT_IN.to_owned(), format }).collect();
     Ok(RunData { tokenizer, tokenizer_files, train, eval: Some(eval), stored, formats })
 }
 
-/// The files with the template that was chosen, or taken because there was none: prompts of the trained model have to be
-/// written as in training.
+/// What decides about the template that rows are written with.
+struct RowsAre {
+    format: RowFormat,
+    conversations: bool,
+}
+
+/// The files with the template that was chosen, or taken because there was none: prompts of the trained model, and what it
+/// is to score, have to be written as in training.
 fn exported_files(
     mut files: Vec<(String, Vec<u8>)>,
     tokenizer: &Tokenizer,
-    format: RowFormat,
+    RowsAre { format, conversations }: RowsAre,
     options: &Options,
     resolved: &Resolved,
 ) -> Result<Vec<(String, Vec<u8>)>, DataError> {
-    let own = resolved.run.data.template == AUTO && tokenizer.chat_template().is_some();
-    // A reward model's pairs may be plain texts, and it takes no prompts.
-    if own || format == RowFormat::Pairs {
+    let has_template = tokenizer.chat_template().is_some();
+    let own = resolved.run.data.template == AUTO && has_template;
+    // Pairs of plain texts go without a template where the tokenizer has none.
+    if own || (format == RowFormat::Pairs && !has_template && !conversations) {
         return Ok(files);
     }
     if let Some(template) = Encoder::new(tokenizer, format, options)?.template() {

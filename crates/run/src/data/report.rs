@@ -1,10 +1,11 @@
 //! What a run reports about its data: the format of the rows, what became of them, and whether training waited.
 
-use plimsoll_data::{Dataset, Sources, StorageMode, Summary};
+use plimsoll_data::{Dataset, HoldOut, Sources, StorageMode, Summary};
 use plimsoll_train::Outcome;
 
 use super::RunData;
 use crate::note::{DetectedFormat, Note};
+use crate::units::counted;
 
 /// Waiting for data is reported above this fraction of the time,
 const WAIT_FRACTION_MAX: f64 = 0.05;
@@ -21,7 +22,7 @@ impl RunData {
     /// The format of the rows, where the data is stored, and what became of it.
     pub fn notes(&self) -> Vec<Note> {
         let named = [("training data", Some(&self.train)), ("evaluation data", self.eval.as_ref())];
-        let counted = named.into_iter().filter_map(|(name, data)| Some(Note::Dataset(counted(name, data?))));
+        let counted = named.into_iter().filter_map(|(name, data)| Some(Note::Dataset(described(name, data?))));
         let mut notes: Vec<Note> = self.formats.iter().cloned().map(Note::Format).collect();
         notes.push(Note::Stored(self.stored.clone()));
         notes.extend(counted);
@@ -55,20 +56,30 @@ fn waiting(mode: StorageMode, fraction: f64, seconds: f64) -> Option<String> {
     Some(format!("training waited for data {:.0} % of the time\nhint: {hint}", 100.0 * fraction))
 }
 
-fn counted(name: &str, data: &Dataset) -> String {
+fn described(name: &str, data: &Dataset) -> String {
     let summary = data.summary();
     let (Some(sequences), Some(tokens), Some(with_loss)) = (data.sequences(), data.total_tokens(), data.loss_tokens())
     else {
-        return format!("{name}: a stream of {} rows, not counted", summary.format.name());
+        let side = data.hold_out().map_or_else(String::new, |side| {
+            let share = 100.0 * side.share;
+            if side.held {
+                format!("; {share} % of the rows, held out")
+            } else {
+                format!("; {share} % of the rows are held out")
+            }
+        });
+        return format!("{name}: a stream of {} rows, not counted{side}", summary.format.name());
     };
     let with_loss = if data.group() > 1 { String::new() } else { format!(", {with_loss} with loss") };
     let first: String = summary.bad_first.iter().map(|line| format!("\n  {line}")).collect();
-    let divided = match (summary.other_side, data.held_side()) {
+    let rows = counted(summary.rows, "row");
+    let divided = match (summary.other_side, data.hold_out()) {
         (0, _) | (_, None) => String::new(),
-        (others, Some(false)) => format!("; {} rows, {others} more held out", summary.rows),
-        (others, Some(true)) => format!("; {} rows held out of {}", summary.rows, summary.rows + others),
+        (others, Some(HoldOut { held: false, .. })) => format!("; {rows}, {others} more held out"),
+        (others, Some(HoldOut { held: true, .. })) => format!("; {rows} held out of {}", summary.rows + others),
     };
-    format!("{name}: {sequences} sequences, {tokens} tokens{with_loss}{divided}{}{first}", dropped(summary))
+    let (sequences, tokens) = (counted(sequences, "sequence"), counted(tokens, "token"));
+    format!("{name}: {sequences}, {tokens}{with_loss}{divided}{}{first}", dropped(summary))
 }
 
 fn dropped(summary: &Summary) -> String {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use plimsoll_data::{BUILT_IN_TEMPLATES, Source, Tokenizer, quickstart};
+use plimsoll_graph::Shape;
 use plimsoll_models::Architecture;
 use plimsoll_run::config::{self, Overrides};
 use plimsoll_runtime::weights::Checkpoint;
@@ -156,7 +157,10 @@ fn adapter_config(folder: &Path, bytes: &[u8]) {
 }
 
 fn weights() -> Vec<Vec<u8>> {
-    files(&["parity/llama/lora_init/adapter_model.safetensors", "parity/mistral/lora_init/adapter_model.safetensors"])
+    let adapters =
+        ["parity/llama/lora_init/adapter_model.safetensors", "parity/mistral/lora_init/adapter_model.safetensors"];
+    let few_bits = ["formats/nf4.safetensors", "formats/int8.safetensors", "formats/fp8.safetensors"];
+    files(&[&adapters[..], &few_bits].concat())
 }
 
 fn weight_file(folder: &Path, bytes: &[u8]) {
@@ -169,6 +173,15 @@ fn read_weights(folder: &Path) {
     let names: Vec<String> = files.names().map(str::to_owned).collect();
     for name in &names {
         let _ = (files.dtype(name), files.differ(name, &names[0]));
+        // As a model would ask for it: of four bits, the file's shape is that of the codes.
+        let of_file = files.info(name).map(|info| info.shape.clone()).filter(|shape| shape.len() <= 4);
+        for dims in of_file.into_iter().chain([vec![128, 128], vec![64, 256], vec![96, 64]]) {
+            let shape = Shape::new(&dims);
+            let elements = shape.checked_elements().filter(|&elements| elements <= 1 << 17);
+            if let (Some(elements), Ok(())) = (elements, files.check(name, &shape)) {
+                let _ = files.read(name, &shape, 0, &mut vec![0.0; elements]);
+            }
+        }
     }
 }
 

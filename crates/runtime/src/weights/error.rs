@@ -53,6 +53,12 @@ pub enum WeightError {
         path.display()
     )]
     DType { path: PathBuf, name: String, dtype: String },
+    /// In few bits that are no format of ours, or not that of the run.
+    #[error(
+        "{}: `{name}` is stored {stored}, which cannot be loaded",
+        path.display()
+    )]
+    Stored { path: PathBuf, name: String, stored: String, hint: &'static str },
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }
@@ -76,6 +82,7 @@ impl WeightError {
                 "config.json and the weights must belong to one model; download both again"
             }
             Self::DType { .. } => "convert it to F32, F16 or BF16",
+            Self::Stored { hint, .. } => hint,
             Self::Write { .. } | Self::Runtime(_) => return Vec::new(),
         };
         vec![hint.to_owned()]

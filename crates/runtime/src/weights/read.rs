@@ -8,12 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
-use plimsoll_graph::{DType, Shape};
+use plimsoll_graph::{BlockFormat, DType, Shape};
 use plimsoll_plan::Region;
 use safetensors::tensor::{Dtype, Metadata};
 
+use super::coded::{CodedTensor, Layout};
 use super::write::stored_as;
-use super::{OutTensor, WeightError};
+use super::{CodedPlace, OutTensor, WeightError};
 use crate::Backend;
 
 /// Headers beyond this are not headers.
@@ -25,7 +26,7 @@ pub struct TensorInfo {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     file: usize,
-    offset: u64,
+    pub(super) offset: u64,
 }
 
 /// The weight files of one model folder, opened and checked, with nothing read but their headers.
@@ -38,7 +39,11 @@ pub struct Checkpoint {
 
 impl TensorInfo {
     pub fn bytes(&self) -> u64 {
-        (self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8) as u64
+        (self.elements() * self.dtype.bitsize() / 8) as u64
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.shape.iter().product()
     }
 }
 
@@ -95,6 +100,19 @@ impl Checkpoint {
         &self.files[info.file].0
     }
 
+    pub(super) fn file_of(&self, info: &TensorInfo) -> (&Path, &File) {
+        let (path, file) = &self.files[info.file];
+        (path, file)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn no_tensor(&self, name: &str) -> WeightError {
+        WeightError::NoTensor { path: self.folder.clone(), name: name.to_owned() }
+    }
+
     /// Whether two tensors are both there with different content.
     pub fn differ(&self, one: &str, other: &str) -> Result<bool, WeightError> {
         let (Some(one), Some(other)) = (self.tensors.get(one), self.tensors.get(other)) else { return Ok(false) };
@@ -129,11 +147,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn find(&self, name: &str, shape: &Shape) -> Result<(&TensorInfo, &Path, &File), WeightError> {
-        let info = self
-            .tensors
-            .get(name)
-            .ok_or_else(|| WeightError::NoTensor { path: self.folder.clone(), name: name.to_owned() })?;
+    pub(super) fn find(&self, name: &str, shape: &Shape) -> Result<(&TensorInfo, &Path, &File), WeightError> {
+        let info = self.tensors.get(name).ok_or_else(|| self.no_tensor(name))?;
         let (path, file) = &self.files[info.file];
         if info.shape != shape.dims() {
             return Err(WeightError::Shape {
@@ -146,13 +161,17 @@ impl Checkpoint {
         Ok((info, path, file))
     }
 
-    /// Is the tensor there, in a shape and type that can be loaded?
+    /// Is the tensor there, in a shape and type that can be loaded? Weights in few bits, as other programs store them, can.
     pub fn check(&self, name: &str, shape: &Shape) -> Result<(), WeightError> {
-        let (info, path, _) = self.find(name, shape)?;
-        if is_float(info.dtype) {
-            return Ok(());
+        self.layout(name, shape).map(|_| ())
+    }
+
+    /// Whether what is there can become a weight stored so: from a floating-point type, or as it is.
+    pub fn check_as(&self, name: &str, shape: &Shape, format: &BlockFormat) -> Result<(), WeightError> {
+        match self.layout(name, shape)? {
+            Layout::Plain(_) => Ok(()),
+            Layout::Coded(tensor) => tensor.check_as(name, format),
         }
-        Err(WeightError::DType { path: path.to_owned(), name: name.to_owned(), dtype: format!("{:?}", info.dtype) })
     }
 
     /// The type a tensor is stored in, if it is one that can be loaded.
@@ -167,17 +186,23 @@ impl Checkpoint {
 
     /// Reads elements of a tensor into the host's memory, from `first` on, as float32.
     pub fn read(&self, name: &str, shape: &Shape, first: usize, numbers: &mut [f32]) -> Result<(), WeightError> {
-        self.check(name, shape)?;
-        let (info, path, file) = self.find(name, shape)?;
-        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: DType::F32, finite: true };
-        let place = bytemuck::cast_slice_mut(numbers);
-        let read = stored.read(first * DType::F32.bytes(), place);
-        read.map_err(|error| unreadable(name, path, error))
+        match self.layout(name, shape)? {
+            Layout::Coded(tensor) => tensor.numbers(name, first, numbers),
+            Layout::Plain(info) => {
+                let read =
+                    self.stored(info, DType::F32).read(first * DType::F32.bytes(), bytemuck::cast_slice_mut(numbers));
+                read.map_err(|error| unreadable(name, self.path_of(info), error))
+            }
+        }
+    }
+
+    fn stored(&self, info: &TensorInfo, wanted: DType) -> Stored<'_> {
+        Stored { file: &self.files[info.file].1, dtype: info.dtype, offset: info.offset, wanted, finite: true }
     }
 
     /// Streams a tensor to the place it was written from, as it is. Nothing else may be stored under its name.
     pub fn load_exactly(&self, tensor: &OutTensor, backend: &mut dyn Backend) -> Result<(), WeightError> {
-        let OutTensor { name, shape, dtype, region } = tensor;
+        let OutTensor { name, shape, dtype, region, .. } = tensor;
         let (info, path, file) = self.find(name, shape)?;
         if info.dtype != stored_as(*dtype) {
             let (path, dtype) = (path.to_owned(), format!("{:?}", info.dtype));
@@ -198,18 +223,68 @@ impl Checkpoint {
         region: Region,
         backend: &mut dyn Backend,
     ) -> Result<(), WeightError> {
-        self.check(name, shape)?;
-        let (info, path, file) = self.find(name, shape)?;
-        let stored = Stored { file, dtype: info.dtype, offset: info.offset, wanted: dtype, finite: true };
-        let read = backend.write_with(region, &mut |done, place| stored.read(done, place))?;
-        read.map_err(|error| unreadable(name, path, error))
+        let (info, tensor) = match self.layout(name, shape)? {
+            Layout::Plain(info) => (info, None),
+            Layout::Coded(tensor) => (self.find_stored(name)?, Some(tensor)),
+        };
+        let read = match tensor {
+            None => {
+                let stored = self.stored(info, dtype);
+                backend.write_with(region, &mut |done, place| stored.read(done, place))?
+            }
+            Some(tensor) => backend.write_with(region, &mut |done, place| {
+                in_parts(done, place, &|done, part| decode_part(&tensor, name, dtype, done, part))
+            })?,
+        };
+        read.map_err(|error| unreadable(name, self.path_of(info), error))
+    }
+
+    fn find_stored(&self, name: &str) -> Result<&TensorInfo, WeightError> {
+        self.tensors.get(name).ok_or_else(|| self.no_tensor(name))
+    }
+
+    /// Streams a matrix into a weight stored in few bits: encoded on the way, or as it is where it is stored so.
+    pub fn load_coded(
+        &self,
+        name: &str,
+        shape: &Shape,
+        place: &CodedPlace,
+        backend: &mut dyn Backend,
+    ) -> Result<(), WeightError> {
+        let info = match self.layout(name, shape)? {
+            Layout::Coded(tensor) => return tensor.load(name, place, backend),
+            Layout::Plain(info) => info,
+        };
+        let stored = self.stored(info, DType::F32);
+        let read = place.encode(backend, &|first, numbers| {
+            stored.read_part(first * DType::F32.bytes(), bytemuck::cast_slice_mut(numbers))
+        })?;
+        read.map_err(|error| unreadable(name, self.path_of(info), error))
     }
 }
 
-fn unreadable(name: &str, path: &Path, error: io::Error) -> WeightError {
+/// Decodes a part of a tensor, which begins `done` bytes behind the beginning, into another type.
+fn decode_part(tensor: &CodedTensor<'_>, name: &str, wanted: DType, done: usize, part: &mut [u8]) -> io::Result<()> {
+    let mut numbers = vec![0.0; RAW_BYTES / DType::F32.bytes()];
+    let piece_bytes = numbers.len() * wanted.bytes();
+    for (index, piece) in part.chunks_mut(piece_bytes).enumerate() {
+        let numbers = &mut numbers[..piece.len() / wanted.bytes()];
+        tensor.numbers(name, (done + index * piece_bytes) / wanted.bytes(), numbers).map_err(io::Error::other)?;
+        store(numbers.iter().copied(), wanted, piece);
+        check_finite(piece, wanted)?;
+    }
+    Ok(())
+}
+
+pub(super) fn unreadable(name: &str, path: &Path, error: io::Error) -> WeightError {
     match error.get_ref() {
         Some(inner) if inner.is::<NotFinite>() => {
             WeightError::NotFinite { path: path.to_owned(), name: name.to_owned() }
+        }
+        // What a reader of codes and scales already said in its own words.
+        Some(inner) if inner.is::<WeightError>() => {
+            let inner = error.into_inner().and_then(|inner| inner.downcast().ok());
+            inner.map_or_else(|| WeightError::read(path, io::ErrorKind::Other.into()), |inner| *inner)
         }
         _ => WeightError::read(path, error),
     }
@@ -217,7 +292,7 @@ fn unreadable(name: &str, path: &Path, error: io::Error) -> WeightError {
 
 /// What passes through [`io::Error`] where a number is NaN or infinite.
 #[derive(Debug)]
-struct NotFinite;
+pub(super) struct NotFinite;
 
 impl std::error::Error for NotFinite {}
 
@@ -250,6 +325,27 @@ const READER_BYTES_MIN: usize = 1 << 20;
 /// Bytes that a thread holds before it converts them.
 const RAW_BYTES: usize = 256 << 10;
 
+/// Has several threads fill `place`, which begins `done` bytes behind something's beginning, a part each.
+pub(super) fn in_parts(
+    done: usize,
+    place: &mut [u8],
+    fill: &(dyn Fn(usize, &mut [u8]) -> io::Result<()> + Sync),
+) -> io::Result<()> {
+    // Whole elements of any type.
+    let part_bytes = place.len().div_ceil(READERS).max(READER_BYTES_MIN).next_multiple_of(64);
+    let mut parts = place.chunks_mut(part_bytes).enumerate();
+    let Some((_, first)) = parts.next() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            parts.map(|(index, part)| scope.spawn(move || fill(done + index * part_bytes, part))).collect();
+        let filled = fill(done, first);
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        others.into_iter().map(join).fold(filled, io::Result::and)
+    })
+}
+
 /// A tensor in its file, and the type it is wanted in.
 struct Stored<'a> {
     file: &'a File,
@@ -263,20 +359,7 @@ struct Stored<'a> {
 impl Stored<'_> {
     /// Fills `place` with what begins `done` bytes behind the tensor's beginning, counted in the wanted type.
     fn read(&self, done: usize, place: &mut [u8]) -> io::Result<()> {
-        // Whole elements of any type.
-        let part_bytes = place.len().div_ceil(READERS).max(READER_BYTES_MIN).next_multiple_of(64);
-        let mut parts = place.chunks_mut(part_bytes).enumerate();
-        let Some((_, first)) = parts.next() else { return Ok(()) };
-        std::thread::scope(|scope| {
-            let others: Vec<_> = parts
-                .map(|(index, part)| scope.spawn(move || self.read_part(done + index * part_bytes, part)))
-                .collect();
-            let read = self.read_part(done, first);
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            others.into_iter().map(join).fold(read, io::Result::and)
-        })
+        in_parts(done, place, &|done, part| self.read_part(done, part))
     }
 
     fn read_part(&self, done: usize, place: &mut [u8]) -> io::Result<()> {
@@ -311,7 +394,7 @@ impl Stored<'_> {
 }
 
 /// Every exponent of a number that is not finite has all its bits set.
-fn check_finite(numbers: &[u8], dtype: DType) -> io::Result<()> {
+pub(super) fn check_finite(numbers: &[u8], dtype: DType) -> io::Result<()> {
     let sixteen = |exponent: u16| {
         let is_bad = |&b: &[u8; 2]| u16::from_le_bytes(b) & exponent == exponent;
         numbers.as_chunks().0.iter().fold(false, |bad, b| bad | is_bad(b))

@@ -8,7 +8,7 @@ use plimsoll_plan::Region;
 use safetensors::tensor::Dtype;
 use serde_json::{Map, json};
 
-use super::{PIECE_BYTES, WeightError};
+use super::{CodedPlace, PIECE_BYTES, WeightError, from_floats};
 use crate::RuntimeError;
 
 /// A tensor to be written, and where it lies now.
@@ -18,6 +18,26 @@ pub struct OutTensor {
     pub shape: Shape,
     pub dtype: DType,
     pub region: Region,
+    /// Where it lies in a weight stored in few bits, of which the file gets the numbers.
+    pub coded: Option<CodedPlace>,
+}
+
+impl OutTensor {
+    /// What it takes in a file.
+    fn bytes(&self) -> usize {
+        if self.coded.is_some() { self.shape.elements() * self.dtype.bytes() } else { self.region.bytes }
+    }
+
+    /// The part of its bytes that begins `done` behind the beginning.
+    fn read(&self, done: usize, piece: &mut [u8], read: &ReadRegion<'_>) -> Result<(), RuntimeError> {
+        let Some(place) = &self.coded else {
+            return read(Region { offset: self.region.offset + done, bytes: piece.len(), ..self.region }, piece);
+        };
+        let mut numbers = vec![0.0; piece.len() / self.dtype.bytes()];
+        place.decode(done / self.dtype.bytes(), &mut numbers, read)?;
+        from_floats(&numbers, stored_as(self.dtype), piece);
+        Ok(())
+    }
 }
 
 /// Copies the bytes of a region, from the arena or from wherever they were put aside.
@@ -36,15 +56,17 @@ pub fn write_safetensors(
     let mut piece = Vec::with_capacity(PIECE_BYTES);
     for tensor in tensors {
         let mut done = 0;
-        while done < tensor.region.bytes {
+        while done < tensor.bytes() {
             // Small tensors go out together.
-            let bytes = (PIECE_BYTES - piece.len()).min(tensor.region.bytes - done);
-            let region = Region { offset: tensor.region.offset + done, bytes, ..tensor.region };
+            let bytes = (PIECE_BYTES - piece.len()).min(tensor.bytes() - done);
+            // Whole elements of what is decoded: the piece may have begun with the bytes of a smaller type.
+            let bytes =
+                if tensor.coded.is_some() { bytes / tensor.dtype.bytes() * tensor.dtype.bytes() } else { bytes };
             let held = piece.len();
             piece.resize(held + bytes, 0);
-            read(region, &mut piece[held..])?;
+            tensor.read(done, &mut piece[held..], read)?;
             done += bytes;
-            if piece.len() == PIECE_BYTES {
+            if PIECE_BYTES - piece.len() < DType::F64.bytes() {
                 out.write_all(&piece).map_err(io)?;
                 piece.clear();
             }
@@ -55,7 +77,7 @@ pub fn write_safetensors(
 
 /// Bytes of the file that [`write_safetensors`] makes.
 pub fn safetensors_bytes(tensors: &[OutTensor]) -> u64 {
-    let data: usize = tensors.iter().map(|tensor| tensor.region.bytes).sum();
+    let data: usize = tensors.iter().map(OutTensor::bytes).sum();
     (8 + header(tensors).len() + data) as u64
 }
 
@@ -68,15 +90,16 @@ pub(super) fn stored_as(dtype: DType) -> Dtype {
         DType::I32 => Dtype::I32,
         DType::U32 => Dtype::U32,
         DType::U8 => Dtype::U8,
+        DType::E4m3 => Dtype::F8_E4M3,
         DType::F32 => Dtype::F32,
     }
 }
 
 fn header(tensors: &[OutTensor]) -> String {
     safetensors_header(
-        tensors.iter().map(|tensor| {
-            (tensor.name.as_str(), stored_as(tensor.dtype), tensor.shape.dims(), tensor.region.bytes as u64)
-        }),
+        tensors
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), stored_as(tensor.dtype), tensor.shape.dims(), tensor.bytes() as u64)),
     )
 }
 

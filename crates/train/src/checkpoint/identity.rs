@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use plimsoll_data::Amount;
-use plimsoll_graph::Role;
+use plimsoll_graph::{Role, WeightFormat};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
@@ -27,6 +27,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("task", Effect::Refused),
     ("method", Effect::Refused),
     ("precision", Effect::Refused),
+    ("base", Effect::Refused),
     ("optimizer.name", Effect::Refused),
     ("seed", Effect::Refused),
     ("optimizer", Effect::Course),
@@ -82,6 +83,7 @@ impl Identity {
             ("task", session.task.name().to_owned()),
             ("method", lora + &frozen),
             ("precision", precision),
+            ("base", recipe.base.map_or(WHOLE, WeightFormat::name).to_owned()),
             ("optimizer.name", states(session)),
             ("seed", session.seed().to_string()),
             ("optimizer", optimizers.join("; ")),
@@ -96,11 +98,16 @@ impl Identity {
         Self(values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
     }
 
+    /// The format of few bits that the base was stored in, if it was.
+    pub fn base_format(&self) -> Option<WeightFormat> {
+        self.0.get("base").and_then(|name| WeightFormat::named(name))
+    }
+
     /// What has changed since `self` was written. Refused if what was saved means nothing any more.
     pub fn compare(&self, now: &Self) -> Result<Vec<Change>, TrainError> {
         let mut changes = Vec::new();
         for &(key, effect) in KEYS {
-            let of = |identity: &Self| identity.0.get(key).cloned().unwrap_or_default();
+            let of = |identity: &Self| identity.0.get(key).cloned().unwrap_or_else(|| absent(key).to_owned());
             let (was, is) = (of(self), of(now));
             if was == is {
                 continue;
@@ -113,6 +120,14 @@ impl Identity {
         }
         Ok(changes)
     }
+}
+
+/// What a base that is not in few bits is called.
+const WHOLE: &str = "the precision of the run";
+
+/// What earlier versions did, which had no such key.
+fn absent(key: &str) -> &'static str {
+    if key == "base" { WHOLE } else { "" }
 }
 
 /// Of two JSON objects, the first entry in which they differ.

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use plimsoll_data::Amount;
+use plimsoll_graph::WeightFormat;
 use plimsoll_plan::Pins;
 use plimsoll_runtime::weights::Checkpoint;
 
@@ -65,6 +66,11 @@ impl Resume {
     /// Updates the run was to have in all.
     pub fn steps(&self) -> u64 {
         self.record.steps
+    }
+
+    /// The format of few bits that the run's base was stored in, if it was.
+    pub fn base_format(&self) -> Option<WeightFormat> {
+        self.record.identity.base_format()
     }
 
     /// What is not as it was when the checkpoint was written. Refused if training cannot go on from it.

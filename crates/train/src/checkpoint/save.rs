@@ -50,7 +50,7 @@ pub(super) fn state_tensors(session: &mut Session) -> Vec<OutTensor> {
             None => (slot.shape, slot.dtype()),
             Some(_) => (Shape::new(&[slot.bytes()]), DType::U8),
         };
-        OutTensor { name: slot.name.clone(), shape, dtype, region: plan.slot(id) }
+        OutTensor { name: slot.name.clone(), shape, dtype, region: plan.slot(id), coded: None }
     })
     .collect()
 }

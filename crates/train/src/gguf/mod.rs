@@ -52,6 +52,9 @@ pub fn export_gguf(
         let reason = format!("{} has no weights", model.name());
         TrainError::Gguf { reason }
     })?;
+    if let Some(format) = model.stored_format()? {
+        return Err(TrainError::StoredBase { model: model.name(), format: format.name() });
+    }
     let files = Checkpoint::open(folder, "model")?;
     let stored = stored.unwrap_or_else(|| as_in_files(&files, model.config.embedding.name));
     let mut keys = Keys::default();

@@ -25,7 +25,7 @@ pub(super) struct Fold {
 }
 
 /// Threads that share the rows of a piece, at most.
-const THREADS_MAX: usize = 16;
+pub(super) const THREADS_MAX: usize = 16;
 
 impl Fold {
     /// Refuses shapes that do not belong together.
@@ -104,7 +104,12 @@ impl Fold {
 }
 
 /// Some numbers of a tensor.
-fn numbers(from: &Checkpoint, info: &TensorInfo, first: usize, count: usize) -> Result<Vec<f32>, TrainError> {
+pub(super) fn numbers(
+    from: &Checkpoint,
+    info: &TensorInfo,
+    first: usize,
+    count: usize,
+) -> Result<Vec<f32>, TrainError> {
     let size = info.dtype.bitsize() / 8;
     let mut raw = vec![0; count * size];
     from.read_stored(info, (first * size) as u64, &mut raw)?;

@@ -1,6 +1,7 @@
 //! Adapters folded into the weights they stand beside, a piece of one tensor at a time: how much memory that takes
 //! depends on the widest layer and the rank, not on how many layers there are.
 
+mod base_error;
 mod config;
 mod fold;
 mod shards;
@@ -9,12 +10,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use plimsoll_files::{FolderFile, NewFolder, free_bytes};
+use plimsoll_graph::WeightFormat;
 use plimsoll_runtime::weights::{
     Checkpoint, StoredType, TensorInfo, WeightError, from_floats, is_float, safetensors_header, to_floats,
 };
 use serde_json::json;
 
 use crate::{AdapterFolder, Model, TextFiles, TrainError};
+pub use base_error::BaseError;
 use config::{Files, files};
 use fold::{Fold, LowRank};
 pub use shards::SHARD_BYTES;
@@ -27,6 +30,8 @@ pub struct Merge {
     tensors: Vec<Tensor>,
     shards: Vec<Shard>,
     files: Files,
+    /// The model, and the format of few bits that its weights had while the adapter was trained.
+    trained_on: Option<(Model, WeightFormat)>,
     /// What merging takes beside the process, and what it writes.
     pub plan: MergePlan,
 }
@@ -83,6 +88,9 @@ impl Merge {
         shard_bytes: u64,
     ) -> Result<Self, TrainError> {
         let folder = base.weights_folder().ok_or_else(|| TrainError::NoBaseWeights { model: base.name() })?;
+        if let Some(format) = base.stored_format()? {
+            return Err(TrainError::StoredBase { model: base.name(), format: format.name() });
+        }
         let scale = adapter.lora.scale();
         let weights = Checkpoint::open(folder, "model")?;
         let adapters = Checkpoint::open(&adapter.path, "adapter_model")?;
@@ -120,8 +128,18 @@ impl Merge {
         parts.check_used()?;
         let sizes: Vec<u64> = tensors.iter().map(Tensor::bytes).collect();
         let shards = shards(&sizes, shard_bytes);
-        let plan = plan(&tensors, &shards, &files);
-        Ok(Self { base: weights, adapter: adapters, tensors, shards, files, plan })
+        let mut plan = plan(&tensors, &shards, &files);
+        let trained_on = adapter.base_format.map(|format| (base.clone(), format));
+        if trained_on.is_some() {
+            let largest = tensors.iter().map(|tensor| tensor.shape.iter().product()).max().unwrap_or(0);
+            plan.memory_bytes = plan.memory_bytes.max(base_error::memory_bytes(largest));
+        }
+        Ok(Self { base: weights, adapter: adapters, tensors, shards, files, trained_on, plan })
+    }
+
+    /// How far the base is from what the adapter was trained beside, where that was in few bits.
+    pub fn base_error(&self) -> Result<Option<BaseError>, TrainError> {
+        self.trained_on.as_ref().map(|(model, format)| base_error::base_error(model, &self.base, *format)).transpose()
     }
 
     /// Writes the merged model into a folder that is not there yet or empty. `tick` gets the bytes written and all.

@@ -29,10 +29,20 @@ use crate::{Metrics, TextFiles};
 /// What there is of a micro-batch or of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amounts {
+    /// Of the stream that bears the loss.
     pub tokens: u64,
+    /// Of the stream that it is conditioned on, if there is one.
+    pub source_tokens: u64,
     /// Tokens that bear loss.
     pub loss_tokens: u64,
     pub sequences: u64,
+}
+
+impl Amounts {
+    /// Tokens that a model reads, of all streams.
+    pub fn all_tokens(&self) -> u64 {
+        self.tokens + self.source_tokens
+    }
 }
 
 impl From<&MicroBatch> for Amounts {
@@ -40,6 +50,7 @@ impl From<&MicroBatch> for Amounts {
         let count = |n: usize| n as u64;
         Self {
             tokens: count(batch.len()),
+            source_tokens: count(batch.streams.iter().skip(1).map(|stream| stream.len()).sum()),
             loss_tokens: count(batch.loss_tokens()),
             sequences: count(batch.sequences()),
         }
@@ -48,13 +59,14 @@ impl From<&MicroBatch> for Amounts {
 
 impl From<&UpdateHead> for Amounts {
     fn from(head: &UpdateHead) -> Self {
-        Self { tokens: head.tokens, loss_tokens: head.loss_tokens, sequences: head.sequences }
+        Self { tokens: head.tokens, source_tokens: 0, loss_tokens: head.loss_tokens, sequences: head.sequences }
     }
 }
 
 impl std::ops::AddAssign for Amounts {
     fn add_assign(&mut self, other: Self) {
         self.tokens += other.tokens;
+        self.source_tokens += other.source_tokens;
         self.loss_tokens += other.loss_tokens;
         self.sequences += other.sequences;
     }

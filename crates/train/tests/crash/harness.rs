@@ -53,7 +53,17 @@ fn recipe() -> Recipe {
     let adamw = optimizer_named("adamw", &OptimizerSettings::default()).expect("there is one");
     let groups = vec![ParameterGroup::rest(adamw)];
     let (clip, compute, freeze) = (Some(1.0), DType::F32, Vec::new());
-    Recipe { lora: None, freeze, groups, clip, compute, master: false, scaled_loss: false }
+    Recipe {
+        lora: None,
+        freeze,
+        groups,
+        clip,
+        compute,
+        base: None,
+        fp8_products: false,
+        master: false,
+        scaled_loss: false,
+    }
 }
 
 fn spec(save: SavePin) -> Spec {

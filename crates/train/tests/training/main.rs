@@ -1,5 +1,6 @@
 //! Training on the CPU, end to end: what Hugging Face computes, whatever the plan.
 
+mod coded_base;
 mod generation;
 mod guard;
 mod loss_scale;

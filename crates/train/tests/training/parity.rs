@@ -13,7 +13,7 @@ const FAMILIES: [&str; 9] = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "na
 const MAX_LENGTH: usize = 24;
 
 /// The batch as next-token targets: `labels[i + 1]` belongs to position `i`.
-fn examples(family: &str) -> Vec<Example> {
+pub fn examples(family: &str) -> Vec<Example> {
     let batch = json(&fixture(family).join("batch.json"));
     let numbers =
         |v: &Json| -> Vec<i64> { v.as_array().into_iter().flatten().map(|x| x.as_i64().expect("a number")).collect() };

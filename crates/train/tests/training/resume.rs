@@ -3,7 +3,7 @@
 use std::fs;
 
 use plimsoll_files::fault::{Fault, count, inject};
-use plimsoll_graph::{OPTIMIZERS, OptimizerSettings, StateStorage};
+use plimsoll_graph::{OPTIMIZERS, OptimizerSettings, StateStorage, WEIGHT_FORMATS, WeightFormat};
 use plimsoll_models::Recipe;
 use plimsoll_plan::SavePin;
 use plimsoll_train::{
@@ -42,6 +42,38 @@ fn full_training_goes_on_bit_by_bit() {
 #[test]
 fn adapters_with_dropout_go_on_bit_by_bit() {
     check(|| Setup::new(recipe(Some(lora()))));
+}
+
+/// Codes are made anew from the weights that the run began with, and are the same.
+#[test]
+fn a_base_in_few_bits_goes_on_bit_by_bit() {
+    for format in WEIGHT_FORMATS {
+        check(|| {
+            let mut setup = Setup {
+                steps: 3,
+                eval_every: None,
+                ..Setup::new(Recipe { base: Some(format), ..recipe(Some(lora())) })
+            };
+            setup.spec.model = Model::from_shape(shape(64)).expect("valid");
+            setup
+        });
+    }
+}
+
+/// Adapters mean nothing beside another base than the one they were trained on.
+#[test]
+fn another_base_is_refused() {
+    let place = Place::new();
+    let beside = |base| Setup { steps: 4, ..Setup::new(Recipe { base, ..recipe(Some(lora())) }) };
+    let nf4 = Some(WeightFormat::Nf4);
+    place.train("run", &beside(nf4).stopped_after(2)).ok();
+    for other in [None, Some(WeightFormat::Int8)] {
+        let error = place.train("run", &beside(other)).outcome.expect_err("another base");
+        let TrainError::Changed(change) = &error else { panic!("{error}") };
+        let is = other.map_or("the precision of the run", WeightFormat::name);
+        assert_eq!((change.key, &*change.was, &*change.is), ("base", "nf4", is));
+    }
+    place.train("run", &beside(nf4)).ok();
 }
 
 /// A stream has to read its blocks again.

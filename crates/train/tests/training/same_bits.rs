@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::{recipe, spec, start, start_with_threads};
 use plimsoll_data::{Example, ExampleRef};
-use plimsoll_graph::SlotId;
+use plimsoll_graph::{SlotId, WeightFormat};
 use plimsoll_models::{Lora, Recipe, Targets};
 use plimsoll_plan::Goal;
 use plimsoll_train::{Model, Prepared, Spec};
@@ -58,10 +58,11 @@ fn run(examples: &[Example], mut prepared: Prepared) -> Trained {
     let views: Vec<ExampleRef> = examples.iter().map(Example::view).collect();
     let batches = session.pack(&views).expect("fits");
     let losses = (1..=STEPS).map(|step| session.update(&batches, step, 3e-3).expect("runs").loss).collect();
-    let slots: Vec<(SlotId, usize)> = session.parameters().iter().map(|p| (p.slot, p.shape.elements())).collect();
+    let slots: Vec<SlotId> = session.parameters().iter().map(|p| p.slot).collect();
     let mut weights = Vec::new();
-    for (slot, elements) in slots {
-        let mut values = vec![0u32; elements];
+    for slot in slots {
+        let bytes = session.executor().plan().slot(slot).bytes;
+        let mut values = vec![0u32; bytes / size_of::<u32>()];
         session.executor().read_slot(slot, &mut values).expect("readable");
         weights.extend(values);
     }
@@ -159,6 +160,20 @@ fn full_training_does_not_depend_on_the_plan() {
 fn lora_with_dropout_does_not_depend_on_the_plan() {
     let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
     check(&recipe(Some(lora)));
+}
+
+/// Whatever the frozen base is stored in, and whether its codes are multiplied or decoded.
+#[test]
+fn a_base_in_few_bits_does_not_depend_on_the_plan() {
+    let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
+    for (format, fp8_products) in [
+        (WeightFormat::Nf4, false),
+        (WeightFormat::Int8, false),
+        (WeightFormat::E4m3, false),
+        (WeightFormat::E4m3, true),
+    ] {
+        check(&Recipe { base: Some(format), fp8_products, ..recipe(Some(lora.clone())) });
+    }
 }
 
 /// Other micro-batches sum in another order: equal within rounding, dropout included.

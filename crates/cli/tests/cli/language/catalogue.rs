@@ -43,7 +43,7 @@ fn shape(text: &str) -> String {
 fn file_for(place: &str) -> &'static str {
     let name = place.split('/').nth(1).unwrap_or_default();
     match name {
-        "cli" if place.contains("/args.rs") => "help.txt",
+        "cli" if place.contains("/args") => "help.txt",
         "cli" => "cli.txt",
         "run" => "run.txt",
         "data" => "data.txt",

@@ -4,7 +4,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::plan::LORA;
 use crate::support::{RUN, SHAPE, World, rows};
-use crate::terminal::{lines, on_terminal};
+use crate::pty::{lines, on_terminal};
 
 /// Words that stay as they are: names, units, and words of keys.
 const NAMES: [&str; 35] = [
@@ -251,7 +251,7 @@ fn chinese_fits_into_eighty_columns() {
 fn a_plan() {
     let world = World::bare(LORA);
     let said = on_terminal(&world, 80, &in_chinese(&["plan", "run.yaml", "--device", "RTX 4090"]));
-    assert_eq!(said, include_str!("../snapshots/plan-rtx-4090-zh.txt"));
+    assert_eq!(said, include_str!("../../snapshots/plan-rtx-4090-zh.txt"));
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Sources {
             let is_shown = SHOWN.iter().any(|begin| before.ends_with(begin));
             self.literal(&place(name, text, literal.at), &literal.text, is_shown);
         }
-        if name == "crates/cli/src/args.rs" {
+        if name.starts_with("crates/cli/src/args") {
             self.help(name, text);
         }
     }

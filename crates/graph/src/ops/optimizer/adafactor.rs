@@ -81,7 +81,7 @@ impl OpRule for Adafactor {
         Work::memory(16.0 * io.inputs[0].shape.elements() as f64, io.bytes() + 4.0 * gradient)
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         8 * self.matrices.len()
     }
 

@@ -64,7 +64,7 @@ impl OpRule for GlobalNorm {
         Work::memory(io.bytes() / 2.0, io.bytes())
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         6
     }
 

@@ -114,7 +114,7 @@ impl OpRule for Muon {
     }
 
     /// The norm in two, the momentum, the division, four for each step, the parameter.
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         self.matrices.len() * (5 + 4 * NEWTON_SCHULZ_STEPS)
     }
 

@@ -41,7 +41,7 @@ impl OpRule for Sgd {
         Work::memory(4.0 * io.inputs[0].shape.elements() as f64, io.bytes())
     }
 
-    fn launches(&self) -> usize {
+    fn launches(&self, _io: &Io) -> usize {
         1
     }
 

@@ -140,7 +140,9 @@ fn keys_of_other_trainers() {
         ("per_device_train_batch_size: 4", "`batch.sequences`"),
         ("gradient_accumulation_steps: 8", "`plan.micro_batch_tokens`"),
         ("micro_batch_size: 2", "`batch.sequences`"),
-        ("load_in_4bit: true", "`base`"),
+        ("load_in_4bit: true", "`base: nf4`"),
+        ("load_in_8bit: true", "`base: int8`"),
+        ("quantization_config: {load_in_4bit: true}", "`base: nf4`"),
         ("use_dora: true", "there is no such key"),
         ("bf16: true", "`precision: bf16`"),
         ("training: {fp16: true}", "allowed at the top level"),
@@ -258,6 +260,28 @@ fn keys_that_do_not_go_together() {
         "error: run.yaml:2:23: `optimizer.momentum` applies to `sgd` and `muon`, but the optimizer is `adamw`\n\
          hint: use the first of `optimizer.betas` instead",
     );
+    check(
+        "model: tiny\noptimizer: {name: sgd, betas: [0.9, 0.99]}\n",
+        "error: run.yaml:2:31: `optimizer.betas` applies to `adamw`, `lion` and `muon`, but the optimizer is `sgd`\n\
+         hint: remove it, or set `optimizer.name`",
+    );
+    check(
+        "model: tiny\noptimizer: {name: lion, eps: 1e-8}\n",
+        "error: run.yaml:2:30: `optimizer.eps` applies to `adamw`, `muon` and `adafactor`, but the optimizer is `lion`\n\
+         hint: remove it, or set `optimizer.name`",
+    );
+    check(
+        "model: tiny\noptimizer: {groups: [{match: lm_head, name: sgd, eps: 1e-6}]}\n",
+        "error: run.yaml:2:55: `optimizer.groups[0].eps` applies to `adamw`, `muon` and `adafactor`, but the optimizer is \
+         `sgd`\nhint: remove it, or set `optimizer.groups[0].name`",
+    );
+    check(
+        "model: tiny\noptimizer: {groups: [{lr: 1e-3}]}\n",
+        "error: run.yaml:2:22: `optimizer.groups[0].match` is missing\nhint: it must be a string or a list of strings",
+    );
+    // What a group's rule looks at may stand outside, and so may what Muon leaves to AdamW.
+    run("optimizer: {betas: [0.9, 0.95], momentum: 0.9, groups: [{match: lm_head, name: sgd}]}\n");
+    run("optimizer: {name: muon, betas: [0.9, 0.95], eps: 1e-10, momentum: 0.9}\n");
 }
 
 #[test]

@@ -65,6 +65,8 @@ schedule:
   steps: 7               # --steps
   final: 0.0             # default
 clip: none               # run.yaml:3
+eval:
+  bleu_rows: 64          # default
 save:
   minutes: 30            # default
   keep: 2                # default

@@ -1,0 +1,75 @@
+// Weights in few bits: where codes and scales lie, and what is read of them at a time.
+#pragma once
+
+#include "codes.cuh"
+
+// Elements that are read at a time: their codes are one load, and sixteen-bit results one store of sixteen bytes.
+#define PACK 8
+#define NF4_BLOCK 64
+#define NESTED_SCALES 256
+
+__device__ constexpr DynamicSigned NESTED_NUMBERS;
+
+// Scales in float32; or codes of them, of which 256 at a time share a scale and an offset. Sums and products are rounded one
+// by one, as on the host. What is loaded is kept apart from what is made of it: so no load waits for another.
+struct PlainScales {
+    using Loaded = float;
+    static __device__ __forceinline__ Loaded load(const void* scales, const float2*, u64 block) {
+        return static_cast<const float*>(scales)[block];
+    }
+    static __device__ __forceinline__ float scale(Loaded loaded) { return loaded; }
+};
+
+struct NestedScales {
+    struct Loaded {
+        float2 shared;
+        u8 code;
+    };
+    static __device__ __forceinline__ Loaded load(const void* scales, const float2* nested, u64 block) {
+        return {nested[block / NESTED_SCALES], static_cast<const u8*>(scales)[block]};
+    }
+    static __device__ __forceinline__ float scale(const Loaded& loaded) {
+        return __fadd_rn(__fmul_rn(NESTED_NUMBERS.numbers[loaded.code], loaded.shared.x), loaded.shared.y);
+    }
+};
+
+// Each format: eight codes as they are loaded, the number of one of them, and which scale is an element's.
+struct Nf4 {
+    using Codes = u32;
+    static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
+        return *reinterpret_cast<const u32*>(codes + at / 2);
+    }
+    // The first of two is the upper half of its byte.
+    static __device__ __forceinline__ float number(Codes codes, int i, const float* numbers) {
+        return numbers[codes >> (i / 2 * 8 + (i % 2 ? 0 : 4)) & 15u];
+    }
+    static __device__ __forceinline__ float one(const u8* codes, u64 at, const float* numbers) {
+        return numbers[codes[at / 2] >> (at % 2 ? 0 : 4) & 15u];
+    }
+    static __device__ __forceinline__ u64 block(u64 at, u32) { return at / NF4_BLOCK; }
+};
+
+struct Bytes {
+    using Codes = uint2;
+    static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
+        return *reinterpret_cast<const uint2*>(codes + at);
+    }
+    static __device__ __forceinline__ u32 code(Codes codes, int i) { return (i < 4 ? codes.x : codes.y) >> i % 4 * 8 & 255u; }
+    static __device__ __forceinline__ u64 block(u64, u32 row) { return row; }
+};
+
+struct Int8 : Bytes {
+    static __device__ __forceinline__ float number(Codes codes, int i, const float*) { return int8_number(code(codes, i)); }
+    static __device__ __forceinline__ float one(const u8* codes, u64 at, const float*) { return int8_number(codes[at]); }
+};
+
+struct E4m3 : Bytes {
+    static __device__ __forceinline__ float number(Codes codes, int i, const float*) { return e4m3_number(code(codes, i)); }
+    static __device__ __forceinline__ float one(const u8* codes, u64 at, const float*) { return e4m3_number(codes[at]); }
+};
+
+// The sixteen numbers lie in as many banks, so lanes never wait for each other.
+__device__ __forceinline__ void fill(float (&numbers)[NF4_CODES]) {
+    if (threadIdx.x < NF4_CODES) numbers[threadIdx.x] = NF4_NUMBERS[threadIdx.x];
+    __syncthreads();
+}

@@ -1,0 +1,262 @@
+//! Products of codes: rows rounded to e4m3 with a scale each, by a weight of rows of e4m3. Both factors lie along the sum,
+//! as the library wants them; for the input's gradient the weight's codes are transposed a part at a time.
+
+use std::ops::Range;
+
+use plimsoll_graph::DType;
+use plimsoll_graph::ops::{FP8_ROWS, LinearKind};
+use plimsoll_runtime::RuntimeError;
+
+use crate::blas::{Bias, Codes, Factor};
+use crate::call::{Args, type_suffix};
+use crate::device::Device;
+use crate::error::CudaError;
+use crate::stored::StoredProduct;
+
+const MODULE: &str = "fp8";
+const WARP: usize = 32;
+/// Packs of a row that each thread of a block holds, as in `kernels/fp8.cu`.
+const HELD: usize = 4;
+const THREADS_MAX: usize = 1024;
+/// Sides of a tile that is transposed.
+const TILE: usize = 128;
+const TILE_THREADS: u32 = 256;
+/// Sides of a block of sums of our own product.
+const SIDE: usize = 64;
+const PRODUCT_THREADS: u32 = 256;
+/// What the library wants sizes of codes and addresses to be multiples of.
+const LIBRARY_ALIGNMENT: usize = 16;
+/// What begins in scratch begins at a multiple of it.
+const SCRATCH_ALIGNMENT: usize = 256;
+
+/// Sums of a forward product may be kept in fewer bits between steps of the tensor cores: what that costs lies far below the
+/// rounding of the activations to three bits of fraction.
+const FAST_FORWARD: bool = true;
+/// Those of a gradient may not. They run over all that a layer puts out, errors of one layer are the next one's input,
+/// and it costs 6 % of the product's speed.
+const FAST_INPUT_GRAD: bool = false;
+
+/// `y = onto + α·x·Wᵀ + b`, or `dx = onto + α·dy·W`, of codes.
+pub(crate) fn run(product: &StoredProduct) -> Result<(), RuntimeError> {
+    match product.op.kind {
+        LinearKind::Forward => forward(product),
+        _ => input_grad(product),
+    }
+}
+
+/// Runs of rows that are rounded at a time.
+fn runs(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(FP8_ROWS).map(move |start| start..rows.min(start + FP8_ROWS))
+}
+
+/// The weight's codes lie as the product reads them, so all columns are multiplied at once.
+fn forward(product: &StoredProduct) -> Result<(), RuntimeError> {
+    let (weight, all) = (&product.weight, 0..product.across());
+    let right = Right { codes: weight.codes, scales: weight.scales, fast: FAST_FORWARD };
+    for rows in runs(product.left.rows) {
+        round_rows(product, &rows, 0)?;
+        let mut done = None;
+        if by_library(product, &all) {
+            done = multiply_by_library(product, &rows, &all, right, product.scratch.own)?;
+        }
+        let done =
+            done.map_or_else(|| multiply_ourselves(product, &rows, &all, weight.scales, [weight.cols(), 1]), Ok)?;
+        product.finish(&rows, &all, done)?;
+    }
+    Ok(())
+}
+
+/// Parts of the weight are transposed, runs of rows rounded, and every pair multiplied; what is more work is done once.
+fn input_grad(product: &StoredProduct) -> Result<(), RuntimeError> {
+    let (parts, runs): (Vec<_>, Vec<_>) = (product.parts().collect(), runs(product.left.rows).collect());
+    let weight_bytes = 2 * product.depth * product.across();
+    let rows_bytes = product.left.rows * product.depth * (product.left.dtype.bytes() + 1);
+    // Either every run is rounded once and parts are transposed for each, or the other way round.
+    let rows_outside = rows_bytes * parts.len().saturating_sub(1) > weight_bytes * runs.len().saturating_sub(1);
+    let pairs: Vec<(&Range<usize>, &Range<usize>)> = if rows_outside {
+        runs.iter().flat_map(|rows| parts.iter().map(move |part| (rows, part))).collect()
+    } else {
+        parts.iter().flat_map(|part| runs.iter().map(move |rows| (rows, part))).collect()
+    };
+    let (mut rounded, mut transposed) = (None, None);
+    for (rows, part) in pairs {
+        if rounded != Some(rows) {
+            round_rows(product, rows, product.weight.scales)?;
+            rounded = Some(rows);
+        }
+        let mut done = None;
+        if let Some((ones, rest)) = room_for_ones(product, part).filter(|_| by_library(product, part)) {
+            if transposed != Some(part) {
+                transpose(product, part, ones)?;
+                transposed = Some(part);
+            }
+            let right = Right { codes: product.scratch.weight, scales: ones, fast: FAST_INPUT_GRAD };
+            done = multiply_by_library(product, rows, part, right, rest)?;
+        }
+        let done = done.map_or_else(|| multiply_ourselves(product, rows, part, 0, [1, product.weight.cols()]), Ok)?;
+        product.finish(rows, part, done)?;
+    }
+    Ok(())
+}
+
+/// The rows' codes and scales, to scratch.
+fn round_rows(product: &StoredProduct, rows: &Range<usize>, col_scales: u64) -> Result<(), RuntimeError> {
+    let (call, left) = (product.call, &product.left);
+    let rounding = RowsToRound {
+        x: left.at(rows.start, product.left_first),
+        dtype: left.dtype,
+        stride: left.cols,
+        col_scales,
+        codes: product.scratch.rows,
+        scales: product.scratch.row_scales,
+        rows: rows.len(),
+        cols: product.depth,
+    };
+    rounding.launch(call.device).map_err(|error| call.error(error))
+}
+
+/// Rows of floats, `stride` apart, and where their codes and scales go. Columns are multiplied by `col_scales` first, unless
+/// that is null.
+pub(crate) struct RowsToRound {
+    pub x: u64,
+    pub dtype: DType,
+    pub stride: usize,
+    pub col_scales: u64,
+    pub codes: u64,
+    pub scales: u64,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl RowsToRound {
+    pub(crate) fn launch(&self, device: &Device) -> Result<(), CudaError> {
+        let args = Args::new()
+            .ptr(self.x)
+            .ptr(self.col_scales)
+            .ptr(self.codes)
+            .ptr(self.scales)
+            .u64(self.stride as u64)
+            .u32(self.cols as u32);
+        let (kernel, threads) = (format!("round_rows_{}", self.dtype.name()), row_threads(self.cols, self.dtype));
+        device.launch(MODULE, &kernel, (self.rows as u32, 1, 1), threads, 0, args)
+    }
+}
+
+/// So many that a row is held in registers, if it can be.
+fn row_threads(cols: usize, dtype: DType) -> u32 {
+    let packs = cols.div_ceil(16 / dtype.bytes());
+    packs.div_ceil(HELD).next_multiple_of(WARP).clamp(WARP, THREADS_MAX) as u32
+}
+
+/// A part's columns of codes as rows, to scratch, and a scale of one for each of them, to `ones`.
+fn transpose(product: &StoredProduct, part: &Range<usize>, ones: u64) -> Result<(), RuntimeError> {
+    let weight = &product.weight;
+    let args = Args::new()
+        .ptr(weight.codes + part.start as u64)
+        .ptr(product.scratch.weight)
+        .ptr(ones)
+        .u32(weight.rows() as u32)
+        .u32(part.len() as u32)
+        .u64(weight.cols() as u64);
+    let grid = (weight.rows().div_ceil(TILE) as u32, part.len().div_ceil(TILE) as u32, 1);
+    product.call.launch(MODULE, "transpose_codes", grid, TILE_THREADS, 0, args)
+}
+
+/// Whether the library multiplies codes of such sizes. They decide, not addresses: what begins anywhere begins at a multiple
+/// of more than the library wants.
+fn by_library(product: &StoredProduct, part: &Range<usize>) -> bool {
+    let aligned = |bytes: usize| bytes.is_multiple_of(LIBRARY_ALIGNMENT);
+    let first_bytes = (product.result_at(0, part) - product.result.ptr) as usize;
+    let result = aligned(product.result.cols * product.result.dtype.bytes()) && aligned(first_bytes);
+    let sizes = aligned(product.depth) && aligned(part.len()) && aligned(product.weight.cols());
+    product.call.device.multiplies_codes() && sizes && result
+}
+
+/// A part's scales, which are ones, at the beginning of the product's own scratch, and the rest of that.
+fn room_for_ones(product: &StoredProduct, part: &Range<usize>) -> Option<(u64, (u64, usize))> {
+    let (start, bytes) = product.scratch.own;
+    let taken = (part.len() * DType::F32.bytes()).next_multiple_of(SCRATCH_ALIGNMENT);
+    Some((start, (start + taken as u64, bytes.checked_sub(taken)?)))
+}
+
+/// Codes that lie along the sum, one row of them for each column of the result, with a scale.
+#[derive(Clone, Copy)]
+struct Right {
+    codes: u64,
+    scales: u64,
+    fast: bool,
+}
+
+/// `None` where the library has nothing for it.
+fn multiply_by_library(
+    product: &StoredProduct,
+    rows: &Range<usize>,
+    part: &Range<usize>,
+    right: Right,
+    workspace: (u64, usize),
+) -> Result<Option<Bias>, RuntimeError> {
+    let left = Factor::new(product.scratch.rows, product.depth);
+    let mut of_codes = product.product(rows, part, left, Factor::new(right.codes, product.depth).transposed());
+    of_codes.dtype = DType::E4m3;
+    // The library adds biases of sixteen bits alone to sums of codes.
+    let bias = of_codes.bias.take_if(|_| product.result.dtype == DType::F32);
+    let codes = Codes { left_scales: product.scratch.row_scales, right_scales: right.scales, fast: right.fast };
+    let call = product.call;
+    let done = call.device.blas().run_codes(call.device, &of_codes, codes, workspace);
+    let done = done.map_err(|error| call.error(error))?;
+    Ok(done.map(|done| if bias.is_some() { Bias::Left } else { done }))
+}
+
+/// By a kernel for any sizes, at a fraction of the tensor cores' speed. `right` are the strides from one column of the
+/// result to the next and along the sum.
+fn multiply_ourselves(
+    product: &StoredProduct,
+    rows: &Range<usize>,
+    part: &Range<usize>,
+    col_scales: u64,
+    right: [usize; 2],
+) -> Result<Bias, RuntimeError> {
+    let (call, result) = (product.call, &product.result);
+    let suffix = type_suffix(result.dtype).ok_or_else(|| call.unsupported(result.dtype))?;
+    let [stride, step] = right;
+    let col_scales = if col_scales == 0 { 0 } else { col_scales + (part.start * DType::F32.bytes()) as u64 };
+    let args = Args::new()
+        .ptr(product.scratch.rows)
+        .ptr(product.scratch.row_scales)
+        .ptr(product.weight.codes + (part.start * stride) as u64)
+        .ptr(col_scales)
+        .ptr(product.result_at(rows.start, part))
+        .ptr(product.bias_at(part).unwrap_or(0))
+        .u64(stride as u64)
+        .u64(step as u64)
+        .u64(result.cols as u64)
+        .u32(rows.len() as u32)
+        .u32(part.len() as u32)
+        .u32(product.depth as u32)
+        .f32(product.op.alpha)
+        .u32(u32::from(product.accumulates()));
+    let grid = (rows.len().div_ceil(SIDE) as u32, part.len().div_ceil(SIDE) as u32, 1);
+    call.launch(MODULE, &format!("multiply_codes_{suffix}"), grid, PRODUCT_THREADS, 0, args)?;
+    Ok(Bias::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_up_to_the_widest_of_models_are_read_once() {
+        for cols in [16, 896, 4096, 14_336, 28_672] {
+            let threads = row_threads(cols, DType::BF16) as usize;
+            assert!(threads.is_multiple_of(WARP) && threads <= THREADS_MAX);
+            assert!(threads * HELD * 8 >= cols, "{cols} by {threads}");
+        }
+    }
+
+    #[test]
+    fn runs_cover_all_rows() {
+        for rows in [0, 1, FP8_ROWS, FP8_ROWS + 1, 3 * FP8_ROWS] {
+            assert_eq!(runs(rows).flatten().collect::<Vec<_>>(), (0..rows).collect::<Vec<_>>());
+        }
+    }
+}
