@@ -15,8 +15,7 @@ impl Printer {
     /// What is typed behind a question and `marks`, which are no words, without blanks around it. An end of the input is no
     /// answer: exit code 130.
     pub fn answer(&self, question: &str, marks: &str) -> Result<String, Failure> {
-        self.ask(question);
-        self.ask(marks);
+        self.ask(format!("{}{marks}", self.language.word(question)));
         let mut line = String::new();
         let read = io::stdin().read_line(&mut line);
         match read.map_err(|error| Failure::failed(format!("the answer cannot be read: {error}")))? {

@@ -27,9 +27,19 @@ struct Literal {
     text: String,
 }
 
-/// Before strings that no user reads: what is said when a program's own assumption fails, and attributes.
-const NO_SPEECH: [&str; 7] =
-    [".expect(", "expect_err(", "panic!(", "unreachable!(", "assert!(", "reason = ", "include_str!("];
+/// Before strings that no user reads as a sentence: what is said when a program's own assumption fails, attributes, and keys
+/// of a run file.
+const NO_SPEECH: [&str; 9] = [
+    ".expect(",
+    "expect_err(",
+    "panic!(",
+    "unreachable!(",
+    "assert!(",
+    "reason = ",
+    "include_str!(",
+    "text.key(",
+    "text.key(&format!(",
+];
 /// Before words that are shown.
 const SHOWN: [&str; 9] = [
     "Column::left(",
@@ -68,11 +78,6 @@ impl Sources {
     fn file(&mut self, name: &str, text: &str, skip: bool) {
         if name.ends_with(".js") {
             return self.script(name, text);
-        }
-        if name.ends_with(".yaml") {
-            return if name.contains("/presets/") {
-                self.comments(name, text)
-            };
         }
         let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
         for literal in literals(text) {
@@ -122,15 +127,6 @@ impl Sources {
         }
     }
 
-    /// What is written into run files that people begin with.
-    fn comments(&mut self, name: &str, text: &str) {
-        for (index, line) in text.lines().enumerate() {
-            if let Some((_, comment)) = line.rsplit_once("# ") {
-                self.literal(&format!("{name}:{}", index + 1), comment, false);
-            }
-        }
-    }
-
     /// The words of a page stand in objects, each behind `said({`.
     fn script(&mut self, name: &str, text: &str) {
         for (at, _) in text.match_indices("said({\n") {
@@ -161,7 +157,7 @@ fn is_sentence(text: &str) -> bool {
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("readable").filter_map(Result::ok) {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        let is_script = path.extension().is_some_and(|ending| ending == "js") || name.ends_with(".yaml");
+        let is_script = path.extension().is_some_and(|ending| ending == "js");
         if path.is_dir() {
             if !["tests", "examples", "target"].contains(&name.as_str()) {
                 collect(&path, found);
