@@ -125,7 +125,12 @@ impl Saver {
         let checkpoints = Checkpoints::new(watch.folder.path(), saving.keep);
         let step = task.resume.map(|resume| resume.step());
         let (at, failed_at, flight) = (Instant::now(), None, None);
-        Ok(Self { saving, checkpoints, identity, step, at, failed_at, snapshot, flight })
+        let saver = Self { saving, checkpoints, identity, step, at, failed_at, snapshot, flight };
+        if let Some(resume) = task.resume {
+            let progress = &resume.record.progress;
+            saver.checkpoints.go_on(progress.step, progress.best, saver.kept_best(progress));
+        }
+        Ok(saver)
     }
 
     pub fn is_due(&self, step: u64) -> bool {
