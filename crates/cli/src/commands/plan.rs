@@ -1,7 +1,6 @@
 //! `plimsoll plan`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use plimsoll_observe::picture::{PlanPicture, html, png, svg};
 use plimsoll_run::{Cause, Failure, MethodTable, PlannedRun, Refusal, duration, methods, plan};
@@ -42,7 +41,7 @@ pub fn run(args: &PlanArgs, printer: &Printer) -> Result<(), Failure> {
     printer.tables(&tables);
     printer.data(tables::remarks(report));
     if let (Some(seconds), Some(updates)) = (planned.total_s(), planned.updates) {
-        printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
+        printer.data(format!("{updates} updates take about {}", duration(plimsoll_run::seconds(seconds))));
     }
     Ok(())
 }

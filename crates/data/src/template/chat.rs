@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::value::{Serde, Value as Made};
@@ -74,7 +75,7 @@ pub struct Rendered {
 impl ChatTemplate {
     /// `specials`: tokens by the name a template knows them by (`bos_token`, `eos_token`, …).
     pub fn new(origin: &str, source: &str, specials: &BTreeMap<String, String>) -> Result<Self, DataError> {
-        let mut environment = jinja::environment(std::time::SystemTime::now());
+        let mut environment = jinja::environment(SystemTime::now());
         for (name, token) in specials {
             environment.add_global(name.clone(), token.clone());
         }
@@ -88,6 +89,11 @@ impl ChatTemplate {
         let mut template = Self { environment, program, end_of_turn: None, marks_answers, source, fingerprint };
         template.end_of_turn = template.probe_end_of_turn();
         Ok(template)
+    }
+
+    /// Takes another time for the present: what a template writes with the date of today in it is another text tomorrow.
+    pub(crate) fn set_now(&mut self, now: SystemTime) {
+        jinja::set_now(&mut self.environment, now);
     }
 
     /// One of `BUILT_IN_TEMPLATES`. `is_token` says whether a text is one token of the tokenizer: the end of a turn must

@@ -9,6 +9,7 @@ mod split;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::SystemTime;
 
 use byte_pairs::BytePairs;
 use composed::{composes, is_composed};
@@ -110,6 +111,12 @@ impl Tokenizer {
             chat,
             files_fingerprint,
         })
+    }
+
+    /// What its chat template takes for the present, in place of the time when it was read.
+    pub fn with_now(mut self, now: SystemTime) -> Self {
+        self.chat.iter_mut().for_each(|chat| chat.set_now(now));
+        self
     }
 
     /// Chooses the chat template: `auto` (its own), one of its own by name, a built-in one, or a file.

@@ -29,6 +29,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("precision", Effect::Refused),
     ("optimizer.name", Effect::Refused),
     ("seed", Effect::Refused),
+    ("task settings", Effect::Course),
     ("optimizer", Effect::Course),
     ("schedule", Effect::Course),
     ("batch", Effect::Course),
@@ -84,6 +85,7 @@ impl Identity {
             ("precision", precision),
             ("optimizer.name", states(session)),
             ("seed", session.seed().to_string()),
+            ("task settings", format!("{:?}", session.task)),
             ("optimizer", optimizers.join("; ")),
             ("schedule", format!("{rate:?}")),
             ("batch", amount),
@@ -100,8 +102,8 @@ impl Identity {
     pub fn compare(&self, now: &Self) -> Result<Vec<Change>, TrainError> {
         let mut changes = Vec::new();
         for &(key, effect) in KEYS {
-            let of = |identity: &Self| identity.0.get(key).cloned().unwrap_or_default();
-            let (was, is) = (of(self), of(now));
+            // Earlier versions did not keep all of them.
+            let (Some(was), Some(is)) = (self.0.get(key).cloned(), now.0.get(key).cloned()) else { continue };
             if was == is {
                 continue;
             }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
 
 use plimsoll_cpu::CpuBackend;
 use plimsoll_data::{Amount, Dataset, Options, Source, Weighted, quickstart};
@@ -214,6 +215,7 @@ impl Kind {
             guard: self.guard,
             memory: None,
             tokenizer_files: vec![("tokenizer.json".into(), b"{}".to_vec())],
+            began: resume.as_ref().and_then(Resume::began).unwrap_or_else(SystemTime::now),
             resume: resume.as_ref(),
             stop: &stop,
         };

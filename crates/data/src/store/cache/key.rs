@@ -7,7 +7,7 @@ use crate::read::OpenedSource;
 use crate::tokenize::Tokenizer;
 
 /// Counts up when the same input gives other records: another layout, another template of our own.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Two equal keys mean equal content.
 pub(crate) fn key(opened: &OpenedSource, tokenizer: &Tokenizer, options: &Options) -> u128 {
