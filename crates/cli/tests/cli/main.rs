@@ -13,6 +13,7 @@ mod export;
 mod faults;
 mod first_hour;
 mod generate;
+mod learning;
 mod merge;
 mod observing;
 mod plan;
