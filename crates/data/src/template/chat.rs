@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::value::{Serde, Value as Made};
-use minijinja::{AutoEscape, Environment, Error, context};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, context};
 use serde_json::Value;
 
 use super::{built_in, jinja, limits, made};
@@ -16,6 +16,8 @@ use crate::format::as_conversation;
 use crate::tokenize::fingerprint;
 
 const NAME: &str = "chat";
+/// The compiler counts columns in sixteen bits, and one more where it reports an error.
+const LINE_BYTES_MAX: usize = 65_000;
 
 /// A compiled template. Rendering is a pure function of the conversation: the date is taken once, here, so that all
 /// rows of a run agree.
@@ -40,6 +42,10 @@ struct Program {
 
 impl Program {
     fn compile(source: String) -> Result<Self, Error> {
+        if source.split('\n').any(|line| line.len() > LINE_BYTES_MAX) {
+            let message = format!("a line has more than {LINE_BYTES_MAX} bytes");
+            return Err(Error::new(ErrorKind::SyntaxError, message));
+        }
         made::check_constants(&source, jinja::syntax())?;
         let owned: Arc<str> = source.into();
         // SAFETY: instructions borrow their source. It does not move, lives as long as they do, beside them, and is dropped

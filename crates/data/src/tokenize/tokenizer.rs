@@ -16,6 +16,7 @@ use composed::{composes, is_composed};
 use files::Files;
 pub(crate) use files::fingerprint;
 use lengths::Lengths;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::error::DataError;
@@ -63,6 +64,8 @@ impl Tokenizer {
     }
 
     fn build(origin: &str, files: &Files) -> Result<Self, DataError> {
+        // The library panics where the JSON of some of its parts ends early, as it does in a file that was cut off.
+        serde_json::from_slice::<IgnoredAny>(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
         // A tokenizer.json may carry the settings of whoever saved it last; lengths are decided elsewhere.
         inner.with_truncation(None).map_err(|error| corrupt(origin, error))?;
