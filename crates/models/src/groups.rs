@@ -206,7 +206,8 @@ mod tests {
     /// A group has all that its patterns fit, its vectors with its rate and its decay, whoever updates them.
     #[test]
     fn vectors_of_a_group_keep_its_settings() {
-        let groups = parameter_groups(&[described(&["*self_attn*"], "muon", 0.1, 0.2)], &described(&[], "muon", 0.2, 0.3));
+        let groups =
+            parameter_groups(&[described(&["*self_attn*"], "muon", 0.1, 0.2)], &described(&[], "muon", 0.2, 0.3));
         let mut decayed = described(&["*self_attn*"], "muon", 0.1, 0.2);
         decayed.decay_vectors = true;
         let expected = |decay| {

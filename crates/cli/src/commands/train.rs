@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use plimsoll_run::{Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare, seconds};
+use plimsoll_run::{
+    Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare, seconds,
+};
 use plimsoll_train::{Best, Event, Outcome, Resumed, RunFolder, StepEvent};
 use serde_json::json;
 

@@ -197,7 +197,8 @@ fn a_date_in_the_template_is_that_of_the_beginning() {
     let template = "Now {{ strftime_now('%s') }}{% for m in messages %}{{ m.content }}{% endfor %}";
     world.write("dated.jinja", template);
     let turn = |role: &str, content: String| serde_json::json!({"role": role, "content": content});
-    let row = |i: usize| serde_json::json!({"messages": [turn("user", i.to_string()), turn("assistant", i.to_string())]});
+    let row =
+        |i: usize| serde_json::json!({"messages": [turn("user", i.to_string()), turn("assistant", i.to_string())]});
     world.write("train.jsonl", (0..24).map(|i| format!("{}\n", row(i))).collect::<String>());
     world.write("model/chat_template.jinja", template);
     world.edit("run.yaml", "train: train.jsonl", "mode: memory, template: dated.jinja, train: train.jsonl");

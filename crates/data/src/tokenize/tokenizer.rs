@@ -3,6 +3,7 @@
 mod byte_pairs;
 mod composed;
 mod files;
+mod json;
 mod lengths;
 mod merge;
 mod split;
@@ -15,8 +16,8 @@ use byte_pairs::BytePairs;
 use composed::{composes, is_composed};
 use files::Files;
 pub(crate) use files::fingerprint;
+use json::AnyJson;
 use lengths::Lengths;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::error::DataError;
@@ -64,8 +65,8 @@ impl Tokenizer {
     }
 
     fn build(origin: &str, files: &Files) -> Result<Self, DataError> {
-        // The library panics where the JSON of some of its parts ends early, as it does in a file that was cut off.
-        serde_json::from_slice::<IgnoredAny>(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
+        // The library panics where some of its parts are no JSON, as in a file that was cut off.
+        serde_json::from_slice::<AnyJson>(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
         // A tokenizer.json may carry the settings of whoever saved it last; lengths are decided elsewhere.
         inner.with_truncation(None).map_err(|error| corrupt(origin, error))?;

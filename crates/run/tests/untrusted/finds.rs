@@ -28,9 +28,10 @@ fn a_template_with_a_line_too_long_to_be_counted() {
     }
 }
 
-/// Cut off in its decoder.
+/// Cut off in its decoder, or no JSON there.
 #[test]
 fn a_tokenizer_that_ends_early() {
     check("tokenizer.json", br#"{"version": "1.0", "decoder": {"type": "Byte"#);
     check("tokenizer.json", br#"{"version": "1.0", "decoder": {"type" 1}}"#);
+    check("tokenizer.json", br#"{"version": "1.0", "decoder": {"type": "\ud800"}}"#);
 }

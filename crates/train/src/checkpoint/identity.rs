@@ -171,7 +171,11 @@ mod tests {
             assert_eq!(found.as_ref().map(|(was, is)| (was.as_str(), is.as_str())), expected, "{was} and {is}");
         };
         check("Rate { peak: 1, total: 6 }", "Rate { peak: 1, total: 8 }", Some(("total: 6", "total: 8")));
-        check("A { betas: [0.9, 0.99], eps: 1 }", "A { betas: [0.9, 0.9], eps: 1 }", Some(("betas: [0.9, 0.99]", "betas: [0.9, 0.9]")));
+        check(
+            "A { betas: [0.9, 0.99], eps: 1 }",
+            "A { betas: [0.9, 0.9], eps: 1 }",
+            Some(("betas: [0.9, 0.99]", "betas: [0.9, 0.9]")),
+        );
         check("4 sequences", "6 sequences", None);
         check("A { a: 1 }", "B { a: 1, b: 2 }", None);
     }

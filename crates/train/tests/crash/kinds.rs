@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::SystemTime;
+use std::time::{Duration, UNIX_EPOCH};
 
 use plimsoll_cpu::CpuBackend;
 use plimsoll_data::{Amount, Dataset, Options, Source, Weighted, quickstart};
@@ -215,7 +215,8 @@ impl Kind {
             guard: self.guard,
             memory: None,
             tokenizer_files: vec![("tokenizer.json".into(), b"{}".to_vec())],
-            began: resume.as_ref().and_then(Resume::began).unwrap_or_else(SystemTime::now),
+            // The same for all of a kind.
+            began: resume.as_ref().and_then(Resume::began).unwrap_or(UNIX_EPOCH + Duration::from_secs(7)),
             resume: resume.as_ref(),
             stop: &stop,
         };
