@@ -46,14 +46,19 @@ pub fn ignore() {
     }
 }
 
-/// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set.
+/// Listens for Ctrl-C, a polite `kill` and a closed terminal, unless they were ignored before, and returns what they set.
 pub fn listen() -> &'static AtomicBool {
     ON_TERMINAL.store(std::io::stderr().is_terminal(), Ordering::Relaxed);
     let handler = ask as extern "C" fn(libc::c_int);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only touches atomics and calls `signal` and `write`, all safe in a handler.
-        unsafe {
-            libc::signal(signal, handler as libc::sighandler_t);
+        let before = unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+        // Whoever started this process wants it to go on: `nohup`, or a shell that has put it into the background.
+        if before == libc::SIG_IGN {
+            // SAFETY: no handler at all.
+            unsafe {
+                libc::signal(signal, libc::SIG_IGN);
+            }
         }
     }
     &STOP

@@ -71,6 +71,15 @@ fn numbers_beyond_all_measure() {
     check("batch.sequences=100000000000", "1 to 1048576");
 }
 
+/// Times beyond what can be counted are as long as can be.
+#[test]
+fn times_beyond_all_measure() {
+    let world = World::new();
+    world.run(&["train", "run.yaml", "--quiet", "--out", "out", "--set", "save.minutes=1e300"]).ok();
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--steps", "9223372036854775807"]).ok();
+    assert!(said.stdout.contains("9223372036854775807 updates take about"), "{}", said.stdout);
+}
+
 #[test]
 fn methods_that_touch_nothing() {
     let world = World::new();
