@@ -14,7 +14,6 @@ fn what_this_version_cannot_do() {
         refused_set(&world, setting, 2, &expected);
     };
     check("precision=bf16", "fp32 on the CPU");
-    check("base=nf4", "auto, fp32");
 }
 
 #[test]
