@@ -96,7 +96,7 @@ const REMARKS: &[(&[&str], &str)] = &[
     (&["save_strategy", "saves_per_epoch"], "set `save.every` to a number of updates"),
     (
         &["load_best_model_at_end", "greater_is_better"],
-        "`save: {best: loss}` keeps the checkpoint with the lowest evaluation loss, `best: bleu` that with the highest bleu",
+        "`save: {best: loss}` keeps the checkpoint with the lowest evaluation loss, `save: {best: bleu}` that with the highest bleu",
     ),
     (
         &[

@@ -36,7 +36,6 @@ method:
     dropout: 0.0         # default
     targets: all-linear  # default
     rslora: false        # default
-base: auto               # default
 precision: auto          # default
 data:
   format: auto           # default
@@ -65,6 +64,8 @@ schedule:
   steps: 7               # --steps
   final: 0.0             # default
 clip: none               # run.yaml:3
+eval:
+  bleu_rows: 64          # default
 save:
   minutes: 30            # default
   keep: 2                # default
