@@ -1,4 +1,4 @@
-"""What a base in few bits costs in quality: `python3 benches/base_formats.py PLIMSOLL [--width 256] [--updates 1200]`.
+"""What a base in few bits costs in quality: `python3 benches/base_formats.py PLIMSOLL [--device cuda:0] [--width 256] [--updates 1200]`.
 
 Trains a small model on the built-in dataset, evaluates it with its weights in every format (before any adapter is trained),
 then trains adapters beside each format on sums of three numbers, which the model has not seen, and prints the evaluation losses
@@ -13,7 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-FORMATS = ["fp32", "int8", "fp8", "nf4"]
+# Beside what a device computes in.
+FORMATS = ["int8", "fp8", "nf4"]
 ITEMS = ["crates", "barrels", "tons"]
 
 
@@ -40,6 +41,7 @@ def run(program, *args):
 def main():
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("program")
+    parse.add_argument("--device", default="cpu")
     parse.add_argument("--width", type=int, default=256)
     parse.add_argument("--base-updates", type=int, default=2000)
     parse.add_argument("--updates", type=int, default=1200)
@@ -50,13 +52,13 @@ def main():
     shape = {"hidden_size": args.width, "intermediate_size": 3 * args.width, "num_attention_heads": args.width // 32,
              "num_key_value_heads": args.width // 32}
     sets = [part for key, value in shape.items() for part in ("--set", f"model.{key}={value}")]
-    run(args.program, "train", "--device", "cpu", "--out", base, "--host", "4GiB", "--set", "eval.samples=1",
+    run(args.program, "train", "--device", args.device, "--out", base, "--host", "4GiB", "--set", "eval.samples=1",
         "--steps", args.base_updates, *sets, "--json", "--quiet")
     for name, seed, count in [("train", 1, 20000), ("held", 0, 500)]:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(seed, count)))
-    print(f"width {args.width}, {args.base_updates} updates of the base, {args.updates} of adapters")
-    for form in FORMATS:
-        before = json.loads(run(args.program, "eval", base, "--device", "cpu", "--base", form, "--json"))
+    print(f"{args.device}, width {args.width}, {args.base_updates} updates of the base, {args.updates} of adapters")
+    for form in ["fp32" if args.device == "cpu" else "bf16", *FORMATS]:
+        before = json.loads(run(args.program, "eval", base, "--device", args.device, "--base", form, "--json"))
         (folder / f"{form}.yaml").write_text(f"""
 model: {base}/final
 method: {{lora: {{r: 16, alpha: 32, targets: all-linear}}}}
@@ -69,7 +71,7 @@ eval: {{every: {args.every}}}
 plan: {{micro_batch_tokens: 2048, loss_chunks: 1}}
 """)
         out = folder / f"run-{form}"
-        run(args.program, "train", folder / f"{form}.yaml", "--device", "cpu", "--host", "4GiB", "--out", out, "--json", "--quiet")
+        run(args.program, "train", folder / f"{form}.yaml", "--device", args.device, "--host", "4GiB", "--out", out, "--json", "--quiet")
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         losses = [(line["step"], line["eval"]["loss"]) for line in lines if "eval" in line]
         text = "  ".join(f"{step}: {loss:.4f}" for step, loss in losses)

@@ -4,7 +4,7 @@
     benches/card/pack.sh                         # on the build machine: carry/card.tar.xz
     python3 benches/card/run.py --out OUT        # on the machine with the card, in a checkout of the same commit
 
-Stages: correctness, faults, same-bits, timed, random; `--only` chooses. Tables go to stdout, progress to stderr, all
+Stages: correctness, faults, same-bits, timed, lasting, random; `--only` chooses. Tables go to stdout, progress to stderr, all
 figures to OUT/card.json. Exits with 1 if a check fails. Needs Python 3.9 or newer, the driver, NVRTC and cuBLASLt.
 """
 
@@ -24,13 +24,14 @@ from pathlib import Path
 import correctness
 import faults
 import first_start
+import lasting
 import random_budgets
 import same_bits
 import timed
 from program import REPOSITORY, Bench, Check, Clock, Stage, card_memory, end_all, say
 from table import stage_table, summary
 
-STAGES = ["correctness", "faults", "same-bits", "timed", "random"]
+STAGES = ["correctness", "faults", "same-bits", "timed", "lasting", "random"]
 ARCHIVE = REPOSITORY / "carry/card.tar.xz"
 # Kept back at the end, to write tables.
 RESERVE_SECONDS = 5
@@ -122,6 +123,7 @@ def run_stages(bench: Bench, arguments: argparse.Namespace) -> list:
         "faults": partial(faults.run, bench),
         "same-bits": partial(same_bits.run, bench),
         "timed": partial(timed.run, bench, arguments.rows == "all", repeats),
+        "lasting": partial(lasting.run, bench),
         # Last: it takes what time is left.
         "random": partial(random_stage, bench, arguments, first),
     }

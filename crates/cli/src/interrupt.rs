@@ -52,15 +52,21 @@ pub fn ignore() {
     }
 }
 
-/// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set.
+/// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set. A closed terminal stays ignored where
+/// it was: that is what `nohup` is for. Ctrl-C does not: shells ignore it for what a script puts into the background, which may
+/// be sent it by name all the same.
 pub fn listen(language: Language) -> &'static AtomicBool {
     SAID.get_or_init(|| format!("{}\n", language.label(ANSWER)));
     ON_TERMINAL.store(std::io::stderr().is_terminal(), Ordering::Relaxed);
     let handler = ask as extern "C" fn(libc::c_int);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only touches atomics and calls `signal` and `write`, all safe in a handler.
-        unsafe {
-            libc::signal(signal, handler as libc::sighandler_t);
+        let before = unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+        if signal == libc::SIGHUP && before == libc::SIG_IGN {
+            // SAFETY: no handler at all.
+            unsafe {
+                libc::signal(signal, libc::SIG_IGN);
+            }
         }
     }
     &STOP

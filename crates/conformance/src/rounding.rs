@@ -89,7 +89,7 @@ pub fn sums_of(terms: usize) -> f64 {
 /// up before they add them and keep fourteen bits of the largest; what is cut off lies on one side of it. A row rounded
 /// otherwise than it should be is off by more: by up to a sixteenth of every term.
 pub fn fp8_sums_of(terms: usize) -> f64 {
-    if card_asked_for() { 2f64.powi(-13) * (1.0 + terms as f64 / 32.0).sqrt() } else { sums_of(terms) }
+    if card_asked_for() { 2f64.powi(-12) * (1.0 + terms as f64 / 32.0).sqrt() } else { sums_of(terms) }
 }
 
 /// The error an entry may have.

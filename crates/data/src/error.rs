@@ -309,7 +309,7 @@ with_hints! {
         // Feed.
         OtherCursor =>
             ("the data or its order is not what the run was stopped with")
-            hint ("go on with the same files, seed, weights and stream buffer, or start the data from the beginning"),
+            hint ("go on with the same rows, tokenizer, template, seed, weights and stream buffer, or start a new run"),
         Feed { reason: String } =>
             ("the data cannot be fed: {reason}")
             hint ("check the batch and the number of ranks"),

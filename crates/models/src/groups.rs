@@ -70,7 +70,8 @@ impl GroupDescription {
         })
     }
 
-    /// Where vectors do not decay they are a group of their own, before the rest.
+    /// Where vectors do not decay they are a group of their own, before the rest. Those that the optimizer does not take go
+    /// to AdamW with the same settings.
     fn groups(&self, lr: f64) -> Result<Vec<ParameterGroup>, ModelError> {
         let group = |members, settings| -> Result<ParameterGroup, ModelError> {
             let (patterns, optimizer) = (self.patterns.clone(), self.made(&settings)?);
@@ -78,7 +79,9 @@ impl GroupDescription {
         };
         let whole = group(Members::All, self.settings)?;
         if whole.optimizer.matrices_only() {
-            return Ok(vec![ParameterGroup { members: Members::Matrices, ..whole }]);
+            let matrices = ParameterGroup { members: Members::Matrices, ..whole };
+            let others = Self { optimizer: OTHER_OPTIMIZER.to_owned(), ..self.clone() };
+            return Ok([vec![matrices], others.groups(lr)?].concat());
         }
         if self.decay_vectors || self.settings.weight_decay == 0.0 {
             return Ok(vec![whole]);
@@ -92,8 +95,7 @@ impl GroupDescription {
 const OTHER_OPTIMIZER: &str = "adamw";
 
 /// The groups of a run, in the order in which parameters are looked for in them. `rest` has what no other has, whatever its
-/// patterns, and its learning rate is the run's. Vectors that a group's optimizer does not take go to the groups behind it,
-/// in the end to AdamW with the settings of `rest`.
+/// patterns, and its learning rate is the run's.
 pub fn parameter_groups(
     described: &[GroupDescription],
     rest: &GroupDescription,
@@ -108,9 +110,6 @@ pub fn parameter_groups(
     }
     let rest = GroupDescription { patterns: vec!["*".to_owned()], ..rest.clone() };
     groups.extend(rest.groups(rest.lr)?);
-    if groups.last().is_some_and(|last| last.optimizer.matrices_only()) {
-        groups.extend(GroupDescription { optimizer: OTHER_OPTIMIZER.to_owned(), ..rest.clone() }.groups(rest.lr)?);
-    }
     Ok(groups)
 }
 
@@ -202,6 +201,25 @@ mod tests {
                 ("model.layers.1.fc1.weight", &[8, 8], "adafactor", 1.0, 0.0),
             ],
         );
+    }
+
+    /// A group has all that its patterns fit, its vectors with its rate and its decay, whoever updates them.
+    #[test]
+    fn vectors_of_a_group_keep_its_settings() {
+        let groups =
+            parameter_groups(&[described(&["*self_attn*"], "muon", 0.1, 0.2)], &described(&[], "muon", 0.2, 0.3));
+        let mut decayed = described(&["*self_attn*"], "muon", 0.1, 0.2);
+        decayed.decay_vectors = true;
+        let expected = |decay| {
+            [
+                ("model.layers.0.self_attn.q_proj.weight", &[8, 8][..], "muon", 0.5, 0.2),
+                ("model.layers.0.self_attn.q_norm.weight", &[8], "adamw", 0.5, decay),
+                ("model.layers.0.mlp.up_proj.weight", &[8, 8], "muon", 1.0, 0.3),
+                ("model.norm.weight", &[8], "adamw", 1.0, 0.0),
+            ]
+        };
+        check(&groups.expect("valid"), &expected(0.0));
+        check(&parameter_groups(&[decayed], &described(&[], "muon", 0.2, 0.3)).expect("valid"), &expected(0.2));
     }
 
     #[test]

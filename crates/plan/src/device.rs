@@ -49,6 +49,10 @@ pub struct DeviceProfile {
     pub measured: Option<Arc<CardRates>>,
 }
 
+/// What a GPU's kernels for attention of every kind reach of the rate of those for plain causal attention. (Measured: a third on
+/// an H200 with 256 tokens, biased and crossed, before whole tiles were spared the mask.)
+const GENERAL_ATTENTION_SHARE: f64 = 0.4;
+
 impl DeviceProfile {
     /// Of a product of `[rows, cols, inner]`; `tokens` is the side of it that grows with the micro-batch.
     pub(crate) fn product_rate(&self, dtype: DType, tokens: usize, [rows, cols, inner]: [usize; 3]) -> f64 {
@@ -70,8 +74,11 @@ impl DeviceProfile {
         peak * tokens / (tokens + self.half_rate_tokens)
     }
 
-    pub(crate) fn attention_rate(&self, length: usize, gradient: bool) -> f64 {
-        self.measured.as_ref().map_or(self.attention_flops_per_s, |rates| rates.attention_flops_per_s(length, gradient))
+    /// Of plain causal attention, or of any other.
+    pub(crate) fn attention_rate(&self, length: usize, gradient: bool, plain: bool) -> f64 {
+        let measured = self.measured.as_ref().map(|rates| rates.attention_flops_per_s(length, gradient));
+        let share = if plain || self.backing == Backing::Host { 1.0 } else { GENERAL_ATTENTION_SHARE };
+        measured.unwrap_or(self.attention_flops_per_s) * share
     }
 
     pub(crate) fn operator_bytes_per_s(&self, operator: &str) -> f64 {

@@ -35,7 +35,7 @@ use crate::{Backing, DeviceProfile, PlanError};
 pub(crate) mod summary;
 
 pub use curve::speed_curve;
-pub use saving::SavePin;
+pub use saving::{SavePin, WRITER_BYTES};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {

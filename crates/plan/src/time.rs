@@ -87,8 +87,8 @@ pub fn work_seconds(work: &Work, operator: &str, device: &DeviceProfile) -> (&'s
         |limit, compute_s, traffic_s| if traffic_s > compute_s { ("memory", traffic_s) } else { (limit, compute_s) };
     match *work {
         Work::Memory { bytes, .. } => ("memory", bytes / device.operator_bytes_per_s(operator)),
-        Work::Attention { flops, bytes, length, gradient } => {
-            let compute_s = flops / device.attention_rate(length, gradient);
+        Work::Attention { flops, bytes, length, gradient, plain } => {
+            let compute_s = flops / device.attention_rate(length, gradient, plain);
             longer("attention", compute_s, bytes / device.operator_bytes_per_s(operator))
         }
         Work::Product(Product { flops, bytes, dtype, shape, tokens, low_rank }) => {

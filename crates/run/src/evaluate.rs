@@ -1,6 +1,7 @@
 //! A model's loss and metrics over a dataset, in the memory of a forward pass.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use plimsoll_graph::DType;
 use plimsoll_models::Recipe;
@@ -55,7 +56,8 @@ pub fn evaluate(
     }
     let Present { backend, device } = device::present(resolved, false)?;
     let capacity = capacity(resolved, &device);
-    let context = Context { resolved, out: Path::new("runs/eval"), host_bytes: capacity.budgets.host_bytes };
+    let (host_bytes, now) = (capacity.budgets.host_bytes, SystemTime::now());
+    let context = Context { resolved, out: Path::new("runs/eval"), host_bytes, now };
     let (dataset, tokenizer, formats) = data::open_eval(&context, &artifact, &*task, observer)?;
     let Artifact { model, adapter } = artifact;
     let mut spec = Spec {

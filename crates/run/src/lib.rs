@@ -55,6 +55,6 @@ pub use quickstart::quickstart;
 pub use samples::{Sample, count_exact};
 pub use text::{EncodedPrompt, TextModel, TextSession};
 pub use text_stream::TextStream;
-pub use units::{bytes, duration};
+pub use units::{bytes, duration, seconds};
 pub use visible::{visible, visible_lines};
 pub use warning::Warning;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::{Instant, SystemTime};
 
 use plimsoll_data::{Amount, Capacity, Dataset};
 use plimsoll_models::Built;
@@ -27,6 +27,7 @@ use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
 use crate::schedule::{learning_rate, total_updates};
 use crate::spec::{check_weights, spec};
+use crate::units::seconds;
 use crate::warning;
 
 /// What is about this call and not about the run.
@@ -72,6 +73,7 @@ pub struct PreparedRun {
     /// Where it is written, until it begins.
     folder: Option<RunFolder>,
     resume: Option<Resume>,
+    began: SystemTime,
     amount: Amount,
     best: Option<BestBy>,
     run: RunConfig,
@@ -134,7 +136,8 @@ pub(crate) struct Beside {
 impl Beside {
     pub fn find(resolved: &Resolved, spec: &Spec, device: &Device, budgets: Budgets) -> Self {
         let out = resolved.run.out.clone().unwrap_or_else(|| Path::new(RUNS).join("run"));
-        let context = Context { resolved, out: &out, host_bytes: budgets.host_bytes };
+        let now = SystemTime::now();
+        let context = Context { resolved, out: &out, host_bytes: budgets.host_bytes, now };
         let (footprint, note) = match data::forecast(&context, &spec.model, &*spec.task) {
             Ok(footprint) => (footprint, None),
             Err(failure) => (None, Some(Note::DataNotCounted { reason: failure.message() })),
@@ -166,7 +169,9 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     check_weights(resolved, &spec.model)?;
     let capacity = capacity(resolved, &device);
     let Device { profile, mut notes, .. } = device;
-    let context = Context { resolved, out: folder.path(), host_bytes: capacity.budgets.host_bytes };
+    // The seconds that a checkpoint keeps.
+    let began = resume.as_ref().and_then(Resume::began).unwrap_or_else(SystemTime::now);
+    let context = Context { resolved, out: folder.path(), host_bytes: capacity.budgets.host_bytes, now: began };
     let data = data::open(&context, &spec.model, &*spec.task, observer)?;
     let best = best_by(resolved, &data, &*spec.task)?;
     spec.model.name_end_token(data.tokenizer.eos_id());
@@ -216,7 +221,8 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     session.set_byte_lengths(byte_lengths);
     let (tokenizer, rows) = (data.tokenizer.clone(), resolved.run.eval.bleu_rows);
     session.compare_texts(TextComparison { tokenizer, rows });
-    if let Some(folder) = &resolved.run.init_from {
+    // What a checkpoint holds has come from there, and it may be gone by now.
+    if let (Some(folder), None) = (&resolved.run.init_from, &resume) {
         session.load_adapters(folder).map_err(|error| explained(error, resolved))?;
     }
     if session.has_new_head() {
@@ -237,6 +243,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         rate,
         folder: Some(folder),
         resume,
+        began,
         amount,
         best,
         run: resolved.run.clone(),
@@ -375,7 +382,7 @@ impl PreparedRun {
             eval_every: run.eval.every.or(data.eval.as_ref().map(|_| self.updates)),
             saving: Saving {
                 every: run.save.every,
-                interval: run.save.minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)),
+                interval: run.save.minutes.map(|minutes| seconds(60.0 * minutes)),
                 keep: run.save.keep as usize,
                 best: self.best,
             },
@@ -387,6 +394,7 @@ impl PreparedRun {
                 limit: run.guard.limit,
                 spike: run.guard.spike,
             },
+            began: self.began,
             memory: Some(Watching::new(&self.report)),
             resume: self.resume.as_ref(),
             tokenizer_files: data.tokenizer_files.clone(),

@@ -37,6 +37,11 @@ pub fn counted(count: u64, what: Things) -> String {
     }
 }
 
+/// So many seconds; beyond what a `Duration` holds, as many as it does, and nothing where it is no time at all.
+pub fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(if seconds > 0.0 { Duration::MAX } else { Duration::ZERO })
+}
+
 /// A time in its two largest units: `2 h 05 min`, `3 min 20 s`, `12.4 s`, `171 ms`.
 pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
@@ -74,5 +79,8 @@ mod tests {
         check(59.7, "1 min 00 s");
         check(200.0, "3 min 20 s");
         check(7500.0, "2 h 05 min");
+        let told = |time: f64| duration(seconds(time));
+        assert_eq!([told(-1.0), told(f64::NAN)], ["0 ms", "0 ms"]);
+        assert_eq!([told(1e300), told(f64::INFINITY)], [duration(Duration::MAX), duration(Duration::MAX)]);
     }
 }

@@ -8,6 +8,8 @@
 
 #[path = "../tests/crash/harness.rs"]
 mod harness;
+#[path = "../tests/crash/kinds.rs"]
+mod kinds;
 
 use std::path::PathBuf;
 use std::process::Command;

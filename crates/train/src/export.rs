@@ -30,7 +30,7 @@ pub(crate) fn export_again(
     whole(session, folder, tokenizer)?.replace(folder).map_err(|e| TrainError::io(folder, e))
 }
 
-/// The weights that adapters stand beside, where no files have them: a folder of their own, once for a run.
+/// The weights that adapters stand beside, where no files have them: a folder of their own, in place of one that is there.
 pub(crate) fn export_base(
     session: &mut Session,
     folder: &Path,
@@ -44,7 +44,7 @@ pub(crate) fn export_base(
     let tensors = vec![("model.safetensors".to_owned(), tensors(session, ParameterKind::Base))];
     let backend = &*session.executor().backend();
     Parts { tensors, small: beside }.write(&new, folder, &|region, bytes| backend.read(region, bytes))?;
-    new.commit(folder).map_err(io)
+    new.replace(folder).map_err(io)
 }
 
 fn whole(session: &mut Session, folder: &Path, tokenizer: &[(String, Vec<u8>)]) -> Result<NewFolder, TrainError> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use plimsoll_data::{Amount, Capacity, Dataset, Feed, FeedOptions, Footprint};
 use plimsoll_runtime::{BadNumber, RuntimeError};
@@ -32,6 +32,8 @@ pub struct Fit<'a> {
     pub tokenizer_files: Vec<(String, Vec<u8>)>,
     /// Whether an eye is kept on the process's memory, and against which plan.
     pub memory: Option<Watching>,
+    /// When the whole run began: what its chat template took for the present.
+    pub began: SystemTime,
     /// Where to go on; from the beginning if there is none.
     pub resume: Option<&'a Resume>,
     /// Set from outside to stop after the update that is running.
@@ -63,7 +65,7 @@ pub struct Outcome {
     pub last_eval: Option<f64>,
     /// What the task reports of the last evaluation, by name.
     pub eval_metrics: Metrics,
-    /// Median duration of an update.
+    /// Median duration of an update, of the newest few thousand.
     pub step_ms: f64,
     pub tokens_per_s: f64,
     /// The share of the time in which training waited for data, the first update not counted: it waits while the feed
@@ -469,7 +471,8 @@ fn keep_base(session: &mut Session, task: &Fit, run: &Path) -> Result<(), TrainE
         return Ok(());
     }
     let folder = run.join("base");
-    if !folder.exists() {
+    // A run that begins again may begin otherwise: what is there is then the base of other adapters.
+    if task.resume.is_none() || !folder.exists() {
         export_base(session, &folder, &task.tokenizer_files)?;
     }
     session.set_base(std::path::absolute(&folder).map_err(|e| TrainError::io(&folder, e))?);

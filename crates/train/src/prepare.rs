@@ -307,9 +307,9 @@ impl Surroundings<'_> {
     }
 
     /// The true figures of what no plan controls, once the arena is taken and everything has run or will take no more.
-    fn restate(&self, report: &mut Report, batch: BatchShape, used: Option<u64>) {
+    fn restate(&self, report: &mut Report, batch: BatchShape, used: Option<u64>, later_bytes: u64) {
         let arena = self.arena_on_host(report);
-        let mut fixed = self.measured(batch, 0, self.headroom_bytes());
+        let mut fixed = self.measured(batch, 0, later_bytes);
         // Arena and staging memory are resident by now and have their own lines.
         fixed.host_process_bytes = fixed.host_process_bytes.saturating_sub(arena + self.device.staging_bytes);
         // Reading data, planning and compiling may have needed more for a moment than the run ever will.
@@ -388,7 +388,10 @@ pub(crate) fn start(
         let snapshot_bytes = report.host.categories.snapshot;
         let mut session = Session::new(spec, backend, built, plan, position, snapshot_bytes, paranoid)?;
         if !session.executor().backend().loads_lazily() || paranoid {
-            here.restate(&mut report, batch, None);
+            // Checked step by step, a card has not run everything yet.
+            let lazily = session.executor().backend().loads_lazily();
+            let later_bytes = if lazily { here.later_bytes() } else { here.headroom_bytes() };
+            here.restate(&mut report, batch, None, later_bytes);
         } else {
             session.warm_up()?;
             let used = session.executor().backend().used().map_or(0, |used| used.bytes);
@@ -398,7 +401,7 @@ pub(crate) fn start(
                 backend = session.release()?;
                 continue;
             }
-            here.restate(&mut report, batch, Some(used));
+            here.restate(&mut report, batch, Some(used), here.headroom_bytes());
             here.check_host(&report)?;
         }
         if !is_early && excess == 0 {

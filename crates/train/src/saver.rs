@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_files::fault::inherit;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,10 @@ impl BestBy {
             Self::Bleu => found > than,
         }
     }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// How long a run may go on before it would hurt to lose it.
@@ -125,7 +129,12 @@ impl Saver {
         let checkpoints = Checkpoints::new(watch.folder.path(), saving.keep);
         let step = task.resume.map(|resume| resume.step());
         let (at, failed_at, flight) = (Instant::now(), None, None);
-        Ok(Self { saving, checkpoints, identity, step, at, failed_at, snapshot, flight })
+        let saver = Self { saving, checkpoints, identity, step, at, failed_at, snapshot, flight };
+        if let Some(resume) = task.resume {
+            let progress = &resume.record.progress;
+            saver.checkpoints.go_on(progress.step, progress.best, saver.kept_best(progress));
+        }
+        Ok(saver)
     }
 
     pub fn is_due(&self, step: u64) -> bool {
@@ -264,6 +273,7 @@ impl Saver {
         let record = Record {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            began: seconds(task.began),
             steps: task.rate.total,
             plan: session.plan_position(),
             identity: self.identity.clone(),

@@ -1,7 +1,6 @@
 //! `plimsoll plan`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use plimsoll_observe::picture::{PlanPicture, html, png, svg};
 use plimsoll_run::config::Resolved;
@@ -62,7 +61,7 @@ fn show(args: &PlanArgs, resolved: &Resolved, planned: &PlannedRun, printer: &Pr
         printer.tables(&[curve]);
     }
     if let (Some(seconds), Some(updates)) = (planned.total_s(), planned.updates) {
-        printer.data(format!("{updates} updates take about {}", duration(Duration::from_secs_f64(seconds))));
+        printer.data(format!("{updates} updates take about {}", duration(plimsoll_run::seconds(seconds))));
     }
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! `plimsoll status`: runs, as their folders tell.
 
 use std::path::Path;
-use std::time::Duration;
 
-use plimsoll_run::{Failure, RUNS, bytes, duration};
+use plimsoll_run::{Failure, RUNS, bytes, duration, seconds};
 use plimsoll_train::{RunPhase, list_runs};
 use serde_json::json;
 
@@ -50,7 +49,7 @@ pub fn run(args: &StatusArgs, printer: &Printer) -> Result<(), Failure> {
             format!("{}/{}", status.step, status.steps),
             status.loss.map_or_else(String::new, |loss| format!("{loss:.4}")),
             if running { bytes(status.gpu_bytes.max(status.host_bytes)) } else { String::new() },
-            status.left_s.filter(|_| running).map_or_else(String::new, |s| duration(Duration::from_secs_f64(s))),
+            status.left_s.filter(|_| running).map_or_else(String::new, |s| duration(seconds(s))),
         ]);
     }
     printer.tables(&[table]);

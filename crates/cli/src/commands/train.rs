@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use plimsoll_run::{Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare};
+use plimsoll_run::{
+    Continue, Failure, Measured, Options, PreparedRun, Sample, count_exact, duration, prepare, seconds,
+};
 use plimsoll_train::{Best, Event, Outcome, Resumed, RunFolder, StepEvent};
 use serde_json::json;
 
@@ -43,7 +45,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     }
     // Ends with this function.
     let _page = args.dashboard.then(|| open_page(folder.path(), printer));
-    let update = Duration::from_secs_f64(prepared.report.predicted.step_ms.max(0.0) / 1e3);
+    let update = seconds(prepared.report.predicted.step_ms / 1e3);
     let pace = Pace { updates: prepared.updates, every: resolved.run.log.every, update };
     let mut log = printer.steps(pace, folder.open_log()?);
     let (shown, later) = prepared.notes.split_at(preparing.notes_shown());
@@ -150,7 +152,7 @@ fn show(log: &mut StepLog, event: &Event) {
                 loss: eval.loss,
                 metrics: eval.metrics.clone(),
                 bleu_rows: eval.bleu_rows,
-                took: Duration::from_secs_f64(eval.ms / 1e3),
+                took: seconds(eval.ms / 1e3),
             });
         }
         Event::Saved { folder, .. } => log.note(&format!("saved {}", folder.display())),

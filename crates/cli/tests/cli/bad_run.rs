@@ -14,7 +14,6 @@ fn what_this_version_cannot_do() {
         refused_set(&world, setting, 2, &expected);
     };
     check("precision=bf16", "fp32 on the CPU");
-    check("base=nf4", "auto, fp32");
 }
 
 #[test]
@@ -69,6 +68,15 @@ fn numbers_beyond_all_measure() {
     check("model.num_hidden_layers=1000000", "1 to 4096");
     check("method.lora.r=10000000000", "1 to 65536");
     check("batch.sequences=100000000000", "1 to 1048576");
+}
+
+/// Times beyond what can be counted are as long as can be.
+#[test]
+fn times_beyond_all_measure() {
+    let world = World::new();
+    world.run(&["train", "run.yaml", "--quiet", "--out", "out", "--set", "save.minutes=1e300"]).ok();
+    let said = world.run(&["plan", "run.yaml", "--device", "RTX 4090", "--steps", "9223372036854775807"]).ok();
+    assert!(said.stdout.contains("9223372036854775807 updates take about"), "{}", said.stdout);
 }
 
 #[test]

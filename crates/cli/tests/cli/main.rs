@@ -17,6 +17,7 @@ mod first_hour;
 mod generate;
 mod init;
 mod language;
+mod learning;
 mod merge;
 mod observing;
 mod page;

@@ -122,3 +122,23 @@ fn what_cannot_be_looked_at_is_said() {
     assert_eq!(said.code, Some(2));
     assert!(said.stderr.starts_with("error: machine.json is no recording of a machine"), "{}", said.stderr);
 }
+
+/// What stands in a run's folder may come from anywhere.
+#[test]
+fn odd_states_are_shown_and_nothing_more() {
+    let world = World::bare("");
+    world.write("runs/a/.plimsoll-run", "");
+    let lock = std::fs::File::open(world.path("runs/a/.plimsoll-run")).unwrap();
+    lock.lock().unwrap();
+    for left in ["1e300", "-5.0", "null", "0"] {
+        let state = format!(
+            r#"{{"pid": 1, "state": "running", "step": 1, "steps": 18446744073709551615, "loss": -1e308, "left_s": {left},
+            "host_bytes": 18446744073709551615, "gpu_bytes": 0, "started": 18446744073709551615, "updated": 0}}"#
+        );
+        world.write("runs/a/state.json", state);
+        for args in [&["status"][..], &["status", "--json"]] {
+            let said = world.run(args).ok();
+            assert!(said.stdout.contains("running"), "{left}: {}", said.stdout);
+        }
+    }
+}

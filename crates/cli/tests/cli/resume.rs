@@ -174,3 +174,67 @@ fn the_best_is_named() {
     let folder = best["folder"].as_str().unwrap();
     assert!(world.path(folder).join("model.safetensors").exists(), "{folder}");
 }
+
+/// Rows are known by what they hold, not by how many there are, wherever they are kept.
+#[test]
+fn other_data_is_refused_and_the_same_data_may_be_kept_elsewhere() {
+    let world = world();
+    let rows = world.text("train.jsonl");
+    for (mode, then) in [("memory", "cached"), ("cached", "memory")] {
+        killed(&world);
+        let settings = ["--set", &format!("data.mode={mode}")];
+        let quiet = train(&["--quiet", "--out", "out"]);
+        world.write("train.jsonl", rows.replace("\"7 and 7?\"", "\"7 and 9?\""));
+        let said = world.run(&[&quiet[..], &settings].concat());
+        assert_eq!(said.code, Some(4), "{mode}: {}", said.stderr);
+        assert!(said.stderr.starts_with("error: the data or its order is not what the run was"), "{}", said.stderr);
+        world.write("train.jsonl", &rows);
+        world.run(&[&quiet[..], &["--set", &format!("data.mode={then}")]].concat()).ok();
+        assert_as_undisturbed(&world, "out");
+        std::fs::remove_dir_all(world.path("out")).unwrap();
+    }
+    // A stream has another order.
+    killed(&world);
+    let streamed = train(&["--quiet", "--out", "out", "--set", "data.mode=streaming"]);
+    assert_eq!(world.run(&streamed).code, Some(4));
+}
+
+/// What a template writes with the date in it stays what it was when the run began.
+#[test]
+fn a_date_in_the_template_is_that_of_the_beginning() {
+    let world = World::new();
+    let template = "Now {{ strftime_now('%s') }}{% for m in messages %}{{ m.content }}{% endfor %}";
+    world.write("dated.jinja", template);
+    let turn = |role: &str, content: String| serde_json::json!({"role": role, "content": content});
+    let row =
+        |i: usize| serde_json::json!({"messages": [turn("user", i.to_string()), turn("assistant", i.to_string())]});
+    world.write("train.jsonl", (0..24).map(|i| format!("{}\n", row(i))).collect::<String>());
+    world.write("model/chat_template.jinja", template);
+    world.edit("run.yaml", "train: train.jsonl", "mode: memory, template: dated.jinja, train: train.jsonl");
+    killed(&world);
+    let began = std::time::Instant::now();
+    while began.elapsed() < std::time::Duration::from_millis(1100) {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    world.run(&train(&["--quiet", "--out", "out"])).ok();
+    let log = world.text("out/log.txt");
+    let dates: Vec<&str> = log.split("Now ").skip(1).map(|rest| &rest[..10]).collect();
+    assert_eq!(dates.len(), 2, "the first example is shown by both: {log}");
+    assert!(dates[0] == dates[1] && dates[0].parse::<u64>().is_ok(), "{dates:?}");
+}
+
+/// Settings of a task decide what training does as any others do.
+#[test]
+fn other_settings_of_a_task_are_another_run() {
+    let world = World::new();
+    let row = |i: usize| serde_json::json!({"prompt": format!("{i}? "), "chosen": format!("{i}"), "rejected": "no"});
+    world.write("train.jsonl", (0..24).map(|i| format!("{}\n", row(i))).collect::<String>());
+    world.edit("run.yaml", "model: model", "model: model\ntask: dpo\nmethod: lora");
+    killed(&world);
+    let args = train(&["--quiet", "--out", "out", "--set", "dpo.beta=0.3"]);
+    let said = world.run(&args);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stderr.contains("`task settings` has changed from") && said.stderr.contains("0.3"), "{}", said.stderr);
+    let said = world.run(&[&args[..], &["--resume"]].concat()).ok();
+    assert!(said.stderr.starts_with("warning: `task settings` has changed from"), "{}", said.stderr);
+}

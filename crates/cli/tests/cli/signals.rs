@@ -47,6 +47,51 @@ fn an_interrupted_run_saves_and_says_where() {
     world.run(&["train", "run.yaml", "--quiet", "--out", "again", "--steps", "1", "--set", &setting]).ok();
 }
 
+/// `nohup` has a run outlive its terminal. What a script has put into the background can be interrupted all the same.
+#[test]
+fn a_closed_terminal_stays_ignored_where_it_was() {
+    let world = World::new();
+    let program = world.command(&[]);
+    let mut command = Command::new("sh");
+    crate::support::isolate(&mut command, &world.path(""));
+    let script = "trap '' HUP INT; exec \"$0\" train run.yaml --out out --steps 1000000";
+    command.args(["-c", script]).arg(program.get_program()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut after = |step: &str| lines.by_ref().find(|line| line.trim_start().starts_with(step)).expect("goes on");
+    after("2  ");
+    let send = |signal: &str| Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(send("-HUP").success());
+    after("40  ");
+    assert!(send("-INT").success());
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(rest.iter().filter(|line| line.starts_with("stopping: ")).count(), 1, "{rest:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+/// The second signal does not wait for the update, and what is in the folder goes on.
+#[test]
+fn a_second_ctrl_c_leaves_at_once() {
+    let world = World::new();
+    let (mut child, stderr) = under_way(&world, &["--set", "save.every=1"]);
+    let interrupt = || Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt().success());
+    // Read to its end, so that nobody waits for a full pipe. By then the run may have come to its own end.
+    for line in stderr.lines().map(Result::unwrap) {
+        if line.starts_with("stopping: ") {
+            interrupt();
+        }
+    }
+    let ended = child.wait().unwrap();
+    let by_signal = std::os::unix::process::ExitStatusExt::signal(&ended) == Some(2);
+    assert!(by_signal || ended.code() == Some(130), "{ended}");
+    let done = world.losses("out").len().to_string();
+    let more = (done.parse::<u64>().unwrap() + 2).to_string();
+    let args = ["train", "run.yaml", "--quiet", "--out", "out", "--steps", &more, "--set", "eval.every=1000000"];
+    world.run(&[&args[..], &["--resume"]].concat()).ok();
+    assert_eq!(world.losses("out").len().to_string(), more, "every step is there once");
+}
+
 #[test]
 fn a_killed_run_leaves_only_whole_checkpoints() {
     let world = World::new();

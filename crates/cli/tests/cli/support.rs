@@ -1,6 +1,7 @@
 //! A folder with a tiny model, some data and a run file, and the program run in it.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -167,6 +168,20 @@ pub fn isolate(command: &mut Command, folder: &Path) {
         command.env_remove(name);
     }
     command.current_dir(folder);
+    // Tests that are run in the background of a shell have these ignored, and so would the program.
+    let heed_signals = || {
+        for signal in [libc::SIGINT, libc::SIGHUP] {
+            // SAFETY: restores the default action.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only `signal` is called, which is allowed there.
+    unsafe {
+        command.pre_exec(heed_signals);
+    }
 }
 
 /// Small sums, as questions and answers.

@@ -74,8 +74,12 @@ impl StoredIteration {
             }
         };
         let weights = stored.weights.iter().flatten().map(|weight| weight.to_bits());
-        let numbers =
-            counts.iter().copied().chain(weights).chain([seed, u64::from(shuffle), stored.layout.group as u64]);
+        let contents = stored.stores.iter().map(|store| store.totals(stored.layout.streams).content);
+        let numbers = counts.iter().copied().chain(contents).chain(weights).chain([
+            seed,
+            u64::from(shuffle),
+            stored.layout.group as u64,
+        ]);
         let identity = numbers.fold(0, |hash, number| mix(hash ^ mix(number)));
         Ok(Self::with(stored, order, identity, None))
     }

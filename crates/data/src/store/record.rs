@@ -11,6 +11,8 @@
 //!
 //! An example has one record per stream; those of its streams lie one behind another, as do the examples of a group.
 
+use twox_hash::XxHash3_64;
+
 use crate::NO_LOSS;
 use crate::batch::{NO_LABEL, NO_MARK};
 use crate::dataset::Options;
@@ -24,7 +26,7 @@ pub(crate) struct Entry {
     pub tokens: u32,
     /// Positions that bear loss.
     pub loss: u32,
-    /// Of the record's bytes, where they are kept in a file.
+    /// Of the record's bytes.
     pub checksum: u32,
 }
 
@@ -156,7 +158,12 @@ pub(crate) fn write(sequence: &Sequence<'_>, format: RecordFormat, out: &mut Vec
             Width::Four => out.extend_from_slice(&token.to_le_bytes()),
         }
     }
-    Entry { offset: offset as u64, bytes: (out.len() - offset) as u32, tokens: count as u32, loss, checksum: 0 }
+    let (bytes, checksum) = ((out.len() - offset) as u32, checksum(&out[offset..]));
+    Entry { offset: offset as u64, bytes, tokens: count as u32, loss, checksum }
+}
+
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    XxHash3_64::oneshot(bytes) as u32
 }
 
 /// The record is not what was written.

@@ -8,6 +8,7 @@ use super::cache::{CacheFile, CacheReader, reader_bytes};
 use super::record::{Entry, Layout, PerToken, RecordFormat, Records};
 use crate::batch::STREAMS_MAX;
 use crate::error::DataError;
+use crate::order::mix;
 
 /// One source's sequences.
 pub(crate) enum Store {
@@ -23,6 +24,8 @@ pub(crate) struct Totals {
     pub tokens: [u64; STREAMS_MAX],
     pub longest: [u64; STREAMS_MAX],
     pub loss_tokens: u64,
+    /// A hash of all records in their order: the same data, wherever it is kept.
+    pub content: u64,
 }
 
 impl Totals {
@@ -40,6 +43,8 @@ impl Totals {
                 self.tokens[stream] += u64::from(entry.tokens);
                 self.longest[stream] = self.longest[stream].max(u64::from(entry.tokens));
                 self.loss_tokens += u64::from(entry.loss);
+                let record = u64::from(entry.checksum) << 32 | u64::from(entry.bytes);
+                self.content = mix(self.content ^ mix(record));
             }
         }
     }
@@ -47,6 +52,7 @@ impl Totals {
     pub(crate) fn join(&mut self, other: &Totals) {
         self.sequences += other.sequences;
         self.loss_tokens += other.loss_tokens;
+        self.content = mix(self.content ^ mix(other.content));
         for stream in 0..STREAMS_MAX {
             self.tokens[stream] += other.tokens[stream];
             self.longest[stream] = self.longest[stream].max(other.longest[stream]);

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::value::{Serde, Value as Made};
-use minijinja::{AutoEscape, Environment, Error, context};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, context};
 use serde_json::Value;
 
 use super::{built_in, jinja, limits, made};
@@ -15,6 +16,8 @@ use crate::format::as_conversation;
 use crate::tokenize::fingerprint;
 
 const NAME: &str = "chat";
+/// The compiler counts columns in sixteen bits, and one more where it reports an error.
+const LINE_BYTES_MAX: usize = 65_000;
 
 /// A compiled template. Rendering is a pure function of the conversation: the date is taken once, here, so that all
 /// rows of a run agree.
@@ -39,6 +42,10 @@ struct Program {
 
 impl Program {
     fn compile(source: String) -> Result<Self, Error> {
+        if source.split('\n').any(|line| line.len() > LINE_BYTES_MAX) {
+            let message = format!("a line has more than {LINE_BYTES_MAX} bytes");
+            return Err(Error::new(ErrorKind::SyntaxError, message));
+        }
         made::check_constants(&source, jinja::syntax())?;
         let owned: Arc<str> = source.into();
         // SAFETY: instructions borrow their source. It does not move, lives as long as they do, beside them, and is dropped
@@ -74,7 +81,7 @@ pub struct Rendered {
 impl ChatTemplate {
     /// `specials`: tokens by the name a template knows them by (`bos_token`, `eos_token`, …).
     pub fn new(origin: &str, source: &str, specials: &BTreeMap<String, String>) -> Result<Self, DataError> {
-        let mut environment = jinja::environment(std::time::SystemTime::now());
+        let mut environment = jinja::environment(SystemTime::now());
         for (name, token) in specials {
             environment.add_global(name.clone(), token.clone());
         }
@@ -88,6 +95,11 @@ impl ChatTemplate {
         let mut template = Self { environment, program, end_of_turn: None, marks_answers, source, fingerprint };
         template.end_of_turn = template.probe_end_of_turn();
         Ok(template)
+    }
+
+    /// Takes another time for the present: what a template writes with the date of today in it is another text tomorrow.
+    pub(crate) fn set_now(&mut self, now: SystemTime) {
+        jinja::set_now(&mut self.environment, now);
     }
 
     /// One of `BUILT_IN_TEMPLATES`. `is_token` says whether a text is one token of the tokenizer: the end of a turn must

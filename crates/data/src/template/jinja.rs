@@ -21,6 +21,11 @@ pub(super) fn environment(now: SystemTime) -> Environment<'static> {
     environment
 }
 
+/// What templates take for the present.
+pub(super) fn set_now(environment: &mut Environment<'_>, now: SystemTime) {
+    environment.add_function("strftime_now", move |format: String| strftime(now, &format));
+}
+
 pub(super) fn syntax() -> SyntaxConfig {
     let mut syntax = SyntaxConfig::builder();
     syntax.trim_blocks(true).lstrip_blocks(true);
@@ -35,7 +40,7 @@ pub(super) fn dialect(now: SystemTime) -> Environment<'static> {
     environment.add_filter("trim", python::trim);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("mark_generation", mark_generation);
-    environment.add_function("strftime_now", move |format: String| strftime(now, &format));
+    set_now(&mut environment, now);
     environment.add_filter("tojson", to_json);
     environment.add_test("iterable", is_iterable);
     environment

@@ -3,17 +3,20 @@
 mod byte_pairs;
 mod composed;
 mod files;
+mod json;
 mod lengths;
 mod merge;
 mod split;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::SystemTime;
 
 use byte_pairs::BytePairs;
 use composed::{composes, is_composed};
 use files::Files;
 pub(crate) use files::fingerprint;
+use json::AnyJson;
 use lengths::Lengths;
 use serde_json::Value;
 
@@ -62,6 +65,8 @@ impl Tokenizer {
     }
 
     fn build(origin: &str, files: &Files) -> Result<Self, DataError> {
+        // The library panics where some of its parts are no JSON, as in a file that was cut off.
+        serde_json::from_slice::<AnyJson>(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(&files.tokenizer).map_err(|error| corrupt(origin, error))?;
         // A tokenizer.json may carry the settings of whoever saved it last; lengths are decided elsewhere.
         inner.with_truncation(None).map_err(|error| corrupt(origin, error))?;
@@ -110,6 +115,12 @@ impl Tokenizer {
             chat,
             files_fingerprint,
         })
+    }
+
+    /// What its chat template takes for the present, in place of the time when it was read.
+    pub fn with_now(mut self, now: SystemTime) -> Self {
+        self.chat.iter_mut().for_each(|chat| chat.set_now(now));
+        self
     }
 
     /// Chooses the chat template: `auto` (its own), one of its own by name, a built-in one, or a file.

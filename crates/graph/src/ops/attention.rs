@@ -170,7 +170,8 @@ impl Attention {
 
     fn work(&self, io: &Io, flops_per_pair: f64, gradient: bool) -> Vec<Work> {
         let flops = flops_per_pair * self.pairs(io.inputs[0].shape.rows()) * self.heads.query_cols() as f64;
-        vec![Work::Attention { flops, bytes: io.bytes(), length: self.max_length, gradient }]
+        let (length, plain) = (self.max_length, self.is_plain_causal());
+        vec![Work::Attention { flops, bytes: io.bytes(), length, gradient, plain }]
     }
 
     /// Tiles of scores and of float32 partial results, per worker.

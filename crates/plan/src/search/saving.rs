@@ -17,13 +17,16 @@ pub enum SavePin {
     Beside,
 }
 
+/// What the thread that writes from a snapshot takes beside it: a buffer of a mebibyte, its stack, its share of the heap.
+pub const WRITER_BYTES: u64 = 1280 << 10;
+
 impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
-    /// What a checkpoint is made of has the same size whatever the micro-batch.
+    /// What a checkpoint is made of has the same size whatever the micro-batch. With what it takes to write it.
     pub(super) fn measure_snapshot(&self) -> Result<u64, E> {
         if self.request.pins.save == SavePin::Between {
             return Ok(0);
         }
-        Ok(checkpoint_bytes(&(*self.built(self.smallest()?)?).as_ref().slots))
+        Ok(checkpoint_bytes(&(*self.built(self.smallest()?)?).as_ref().slots) + WRITER_BYTES)
     }
 
     /// Of a snapshot that there must be room for.

@@ -9,6 +9,7 @@ mod storage;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde_json::Value;
 
@@ -51,6 +52,8 @@ pub struct Context<'a> {
     pub out: &'a Path,
     /// The host's memory budget.
     pub host_bytes: u64,
+    /// What chat templates take for the present.
+    pub now: SystemTime,
 }
 
 /// What stands in `data.train` for the dataset that comes with the program.
@@ -102,7 +105,7 @@ fn inputs(context: &Context<'_>, model: &Model, options: Options) -> Result<Inpu
     refuse_pointer(&tokenizer_folder.join("tokenizer.json"))?;
     let files = data.train.iter().map(|entry| entry.path.as_str()).chain(data.eval.iter().map(String::as_str));
     files.map(Path::new).try_for_each(refuse_pointer)?;
-    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&tokenizer_folder)?, resolved)?);
+    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&tokenizer_folder)?, context)?);
     let hold_out = |held| {
         let hold_out = data.eval_split.map(|share| HoldOut { share, seed: resolved.run.seed, held });
         Options { hold_out, ..options.clone() }
@@ -138,7 +141,7 @@ pub fn open(
     }
     let options = options(context, task.content())?;
     if is_built_in(&data.train) {
-        return built_in(resolved, &options);
+        return built_in(context, &options);
     }
     let Inputs { tokenizer, tokenizer_folder, train, eval } = inputs(context, model, options)?;
     let store = storage::Store { context, tokenizer: &tokenizer };
@@ -168,7 +171,7 @@ pub fn forecast(context: &Context<'_>, model: &Model, task: &dyn Task) -> Result
     }
     let options = options(context, task.content())?;
     if is_built_in(train) {
-        let RunData { train, eval, .. } = built_in(context.resolved, &options)?;
+        let RunData { train, eval, .. } = built_in(context, &options)?;
         return Ok(Some(RunFootprint::forecast(train.footprint(), eval.as_ref().map(Dataset::footprint))));
     }
     let Inputs { tokenizer, train, eval, .. } = inputs(context, model, options)?;
@@ -188,11 +191,11 @@ pub fn open_eval(
     let data = &resolved.run.data;
     let options = options(context, task.content())?;
     if data.eval.is_empty() && is_built_in(&data.train) {
-        let built_in = built_in(resolved, &options)?;
+        let built_in = built_in(context, &options)?;
         return Ok((built_in.eval.unwrap_or(built_in.train), built_in.tokenizer, built_in.formats));
     }
     let folder = data.tokenizer.as_ref().map_or_else(|| artifact.tokenizer_folder(), PathBuf::from);
-    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, resolved)?);
+    let tokenizer = Arc::new(with_template(Tokenizer::from_folder(&folder)?, context)?);
     let vocabulary = artifact.model.config.vocab_size;
     if tokenizer.vocab_size() > vocabulary {
         return Err(TrainError::Vocabulary { tokenizer: tokenizer.vocab_size(), model: vocabulary }.into());
@@ -239,8 +242,10 @@ fn tokenizer_folder(resolved: &Resolved, model: &Model) -> Result<PathBuf, Failu
 }
 
 /// The tokenizer with the chat template the run asks for.
-fn with_template(tokenizer: Tokenizer, resolved: &Resolved) -> Result<Tokenizer, Failure> {
-    tokenizer.with_template(&resolved.run.data.template).map_err(|error| data_template(error, resolved))
+fn with_template(tokenizer: Tokenizer, context: &Context<'_>) -> Result<Tokenizer, Failure> {
+    let Context { resolved, now, .. } = *context;
+    let tokenizer = tokenizer.with_template(&resolved.run.data.template);
+    Ok(tokenizer.map_err(|error| data_template(error, resolved))?.with_now(now))
 }
 
 /// A few rows may have none to hold out.
@@ -282,8 +287,9 @@ fn options(context: &Context<'_>, content: Content) -> Result<Options, DataError
     Ok(options)
 }
 
-fn built_in(resolved: &Resolved, options: &Options) -> Result<RunData, Failure> {
-    let tokenizer = Arc::new(with_template(quickstart::tokenizer()?, resolved)?);
+fn built_in(context: &Context<'_>, options: &Options) -> Result<RunData, Failure> {
+    let resolved = context.resolved;
+    let tokenizer = Arc::new(with_template(quickstart::tokenizer()?, context)?);
     let dataset = |rows: Vec<Row>| Dataset::from_rows(rows.into_iter().map(Ok), BUILT_IN, &tokenizer, options);
     let rows = quickstart::train_rows(resolved.run.seed);
     let format = |row| options.content.row_format(options.format, row).map(|format| format.explain(row));

@@ -143,7 +143,8 @@ impl Checkpoint {
         }
         let mut text = vec![0; info.bytes() as usize];
         self.read_stored(info, 0, &mut text)?;
-        let state: Json = serde_json::from_slice(&text).map_err(|error| malformed(format!("`{state_name}` {error}")))?;
+        let state: Json =
+            serde_json::from_slice(&text).map_err(|error| malformed(format!("`{state_name}` {error}")))?;
         let blocks = |key: &str, expected: usize| match state[key].as_u64() {
             Some(found) if found != expected as u64 => {
                 let stored = format!("in nf4 with a `{key}` of {found}");
@@ -166,7 +167,9 @@ impl Checkpoint {
         }
         blocks("nested_blocksize", NESTED_SCALES)?;
         let offset = state["nested_offset"].as_f64().map(|offset| offset as f32).filter(|offset| offset.is_finite());
-        Ok(Nf4State { offset: Some(offset.ok_or_else(|| malformed(format!("`{state_name}` has no `nested_offset`")))?) })
+        Ok(Nf4State {
+            offset: Some(offset.ok_or_else(|| malformed(format!("`{state_name}` has no `nested_offset`")))?),
+        })
     }
 
     /// That codes stand for what they are expected to.

@@ -30,6 +30,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("base", Effect::Refused),
     ("optimizer.name", Effect::Refused),
     ("seed", Effect::Refused),
+    ("task settings", Effect::Course),
     ("optimizer", Effect::Course),
     ("schedule", Effect::Course),
     ("batch", Effect::Course),
@@ -86,6 +87,7 @@ impl Identity {
             ("base", recipe.base.map_or(WHOLE, WeightFormat::name).to_owned()),
             ("optimizer.name", states(session)),
             ("seed", session.seed().to_string()),
+            ("task settings", format!("{:?}", session.task)),
             ("optimizer", optimizers.join("; ")),
             ("schedule", format!("{rate:?}")),
             ("batch", amount),
@@ -107,13 +109,14 @@ impl Identity {
     pub fn compare(&self, now: &Self) -> Result<Vec<Change>, TrainError> {
         let mut changes = Vec::new();
         for &(key, effect) in KEYS {
-            let of = |identity: &Self| identity.0.get(key).cloned().unwrap_or_else(|| absent(key).to_owned());
-            let (was, is) = (of(self), of(now));
+            // Earlier versions did not keep all of them.
+            let known = |identity: &Self| identity.0.get(key).cloned().or_else(|| absent(key).map(str::to_owned));
+            let (Some(was), Some(is)) = (known(self), known(now)) else { continue };
             if was == is {
                 continue;
             }
+            let (was, is) = difference(&was, &is).or_else(|| differing_parts(&was, &is)).unwrap_or((was, is));
             if effect == Effect::Refused {
-                let (was, is) = difference(&was, &is).unwrap_or((was, is));
                 return Err(TrainError::Changed(Change { key, was, is, effect }));
             }
             changes.push(Change { key, was, is, effect });
@@ -126,8 +129,8 @@ impl Identity {
 const WHOLE: &str = "the precision of the run";
 
 /// What earlier versions did, which had no such key.
-fn absent(key: &str) -> &'static str {
-    if key == "base" { WHOLE } else { "" }
+fn absent(key: &str) -> Option<&'static str> {
+    (key == "base").then_some(WHOLE)
 }
 
 /// Of two JSON objects, the first entry in which they differ.
@@ -142,6 +145,25 @@ fn difference(was: &str, is: &str) -> Option<(String, String)> {
     Some((shown(&was), shown(&is)))
 }
 
+/// Of two descriptions with the same parts, those that differ: `total: 6` and `total: 8`.
+fn differing_parts(was: &str, is: &str) -> Option<(String, String)> {
+    let mut depth = 0;
+    let mut is_between = |letter: char| {
+        depth += i32::from(letter == '[') - i32::from(letter == ']');
+        matches!(letter, '{' | '}') || (letter == ',' && depth == 0)
+    };
+    let mut parts = |text: &str| -> Vec<String> {
+        text.split(&mut is_between).map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+    };
+    let (was, is) = (parts(was), parts(is));
+    // One part that is all there is needs no choosing from.
+    if was.len() != is.len() || was.len() == 1 {
+        return None;
+    }
+    let (was, is): (Vec<String>, Vec<String>) = was.into_iter().zip(is).filter(|(was, is)| was != is).unzip();
+    Some((was.join(", "), is.join(", ")))
+}
+
 /// Which optimizers there are and what they keep: `adamw (adam_m F32, adam_v F32)`.
 fn states(session: &mut Session) -> String {
     let names: Vec<&str> = session.recipe.groups.iter().map(|group| group.optimizer.name()).collect();
@@ -152,4 +174,25 @@ fn states(session: &mut Session) -> String {
     let kinds: std::collections::BTreeSet<String> =
         kept.map(|(_, slot)| format!("{} {:?}", kind(&slot.name), slot.dtype())).collect();
     format!("{names} ({})", kinds.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_shown_and_nothing_else() {
+        let check = |was: &str, is: &str, expected: Option<(&str, &str)>| {
+            let found = differing_parts(was, is);
+            assert_eq!(found.as_ref().map(|(was, is)| (was.as_str(), is.as_str())), expected, "{was} and {is}");
+        };
+        check("Rate { peak: 1, total: 6 }", "Rate { peak: 1, total: 8 }", Some(("total: 6", "total: 8")));
+        check(
+            "A { betas: [0.9, 0.99], eps: 1 }",
+            "A { betas: [0.9, 0.9], eps: 1 }",
+            Some(("betas: [0.9, 0.99]", "betas: [0.9, 0.9]")),
+        );
+        check("4 sequences", "6 sequences", None);
+        check("A { a: 1 }", "B { a: 1, b: 2 }", None);
+    }
 }

@@ -69,6 +69,10 @@ pub(crate) struct Record {
     pub format: u32,
     /// Of the program that wrote it.
     pub version: String,
+    /// Seconds since 1970 when the run began: what chat templates take for the present, whenever it goes on. 0 in
+    /// checkpoints of earlier versions.
+    #[serde(default)]
+    pub began: u64,
     /// Updates of the whole run.
     pub steps: u64,
     pub plan: PlanPosition,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_data::Amount;
 use plimsoll_graph::WeightFormat;
@@ -61,6 +62,12 @@ impl Resume {
     /// The update after which it was written.
     pub fn step(&self) -> u64 {
         self.record.progress.step
+    }
+
+    /// When the run began, if the checkpoint says so.
+    pub fn began(&self) -> Option<SystemTime> {
+        let since = Duration::from_secs(self.record.began);
+        UNIX_EPOCH.checked_add(since).filter(|_| !since.is_zero())
     }
 
     /// Updates the run was to have in all.

@@ -85,11 +85,22 @@ impl Checkpoints {
         std::fs::create_dir_all(&self.folder).map_err(|e| TrainError::io(&self.folder, e))?;
         sweep(&self.folder);
         write(contents, &folder, read)?;
-        self.name("latest", contents.step);
-        if let Some(Best { step, .. }) = contents.best.filter(|best| self.path(best.step).exists()) {
+        self.name_newest(contents.step, contents.best);
+        Ok(folder)
+    }
+
+    /// Does what a process that was killed behind a checkpoint may not have come to. The old ones are none of a run's
+    /// cares: what cannot be removed now is tried again with the next save, which says so.
+    pub fn go_on(&self, step: u64, best: Option<Best>, kept: Option<u64>) {
+        self.name_newest(step, best);
+        let _ = self.prune(kept);
+    }
+
+    fn name_newest(&self, step: u64, best: Option<Best>) {
+        self.name("latest", step);
+        if let Some(Best { step, .. }) = best.filter(|best| self.path(best.step).exists()) {
             self.name("best", step);
         }
-        Ok(folder)
     }
 
     pub fn path(&self, step: u64) -> PathBuf {

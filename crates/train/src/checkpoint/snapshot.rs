@@ -1,6 +1,6 @@
 //! A copy of what a checkpoint is made of, in host memory of planned size, so that training may go on while it is written.
 
-use plimsoll_plan::Region;
+use plimsoll_plan::{Region, WRITER_BYTES};
 use plimsoll_runtime::RuntimeError;
 use plimsoll_runtime::weights::OutTensor;
 
@@ -19,7 +19,7 @@ impl Snapshot {
     pub fn new(session: &mut Session, planned_bytes: u64) -> Result<Self, TrainError> {
         let tensors = [trained_tensors(session), state_tensors(session)].concat();
         let size: usize = tensors.iter().map(|tensor| tensor.region.bytes).sum();
-        assert_eq!(size as u64, planned_bytes, "the plan knows what a checkpoint holds");
+        assert_eq!(size as u64 + WRITER_BYTES, planned_bytes, "the plan knows what a checkpoint holds");
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|error| RuntimeError::OutOfMemory {
             device: "the host".to_owned(),

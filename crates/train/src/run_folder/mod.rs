@@ -96,22 +96,24 @@ impl RunFolder {
 
     fn take(path: &Path, made: Vec<PathBuf>) -> Result<Self, TrainError> {
         let marker = path.join(MARKER_FILE);
-        if !marker.is_file() {
+        let is_marked = marker.is_file();
+        if !is_marked {
             let mut entries = fs::read_dir(path).map_err(|e| TrainError::io(path, e))?;
             if entries.next().is_some() {
                 return Err(TrainError::NotARun { path: path.to_owned() });
             }
         }
         let in_use = || TrainError::InUse { path: path.to_owned(), pid: status::read(path).map(|status| status.pid) };
-        let stop = path.join(STOP_FILE);
-        let asked_before = File::open(&stop).ok();
+        let asked_before = File::open(path.join(STOP_FILE)).ok();
         let mut lock = Lock::acquire(&marker).map_err(|e| TrainError::io(path, e))?.ok_or_else(in_use)?;
-        // Asked of the run before. Whoever asks from now on means this one, with a file of their own.
-        if asked_before.is_some_and(|file| is_named(&stop, &file)) {
-            ops::remove_file(&stop).map_err(|e| TrainError::io(&stop, e))?;
+        let marked = leave_mark(path, &mut lock, asked_before.as_ref());
+        if let Err(error) = marked {
+            // What this mark was made for does not come.
+            if !is_marked {
+                let _ = lock.remove();
+            }
+            return Err(TrainError::io(path, error));
         }
-        lock.write(MARK).map_err(|e| TrainError::io(path, e))?;
-        check_writable(path).map_err(|e| TrainError::io(path, e))?;
         Ok(Self { path: path.to_owned(), lock: Some(lock), made, open: None })
     }
 
@@ -230,6 +232,17 @@ impl Drop for RunFolder {
 
 /// What the marker says to people.
 const MARK: &str = "This folder is written by a run of plimsoll; without this file no run goes on in it.\n";
+
+/// Marks a folder as a run's, and forgets a request to stop that was meant for the run before.
+fn leave_mark(path: &Path, lock: &mut Lock, asked_before: Option<&File>) -> io::Result<()> {
+    let stop = path.join(STOP_FILE);
+    // Whoever asks from now on means this run, with a file of their own.
+    if asked_before.is_some_and(|file| is_named(&stop, file)) {
+        ops::remove_file(&stop)?;
+    }
+    lock.write(MARK)?;
+    check_writable(path)
+}
 
 /// A folder that may not be written to, or a disk without any space, is found before there is anything to write.
 fn check_writable(path: &Path) -> io::Result<()> {

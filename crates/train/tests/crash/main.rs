@@ -1,6 +1,7 @@
 //! Some kills on every run of the suite. Hundreds: `cargo run -p plimsoll-train --example crash -- --kills 500`.
 
 mod harness;
+mod kinds;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

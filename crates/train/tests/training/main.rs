@@ -9,6 +9,7 @@ mod merge;
 mod optimizers;
 mod parity;
 mod resume;
+mod resumed_inputs;
 mod reward;
 mod run;
 mod same_bits;

@@ -397,6 +397,12 @@ fn a_run_takes_only_folders_of_its_own() {
     assert!(names(&place.path("empty")).is_empty());
     drop(claim("new/below").expect("new"));
     assert!(!place.path("new").exists());
+    let mut at = 0;
+    while let Err(error) = inject(Fault::Lasting(libc::ENOSPC), at, || claim("full/below")).0 {
+        assert!(!place.path("full").exists(), "operation {at} leaves something: {error}");
+        at += 1;
+    }
+    assert!(at > 3, "there are operations that may fail");
     // One at a time.
     let held = claim("run").expect("new");
     assert_eq!(held.holds(), Holds::Nothing);

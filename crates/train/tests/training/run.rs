@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use plimsoll_data::{Content, Dataset, Options, Source, Weighted, quickstart};
 use plimsoll_models::{Lora, ParameterGroup, Recipe, Targets};
@@ -168,6 +169,8 @@ impl Place {
             guard: setup.guard,
             memory: setup.memory.clone(),
             tokenizer_files: vec![("tokenizer.json".into(), b"{}".to_vec())],
+            // The same for all, so that their checkpoints are.
+            began: resume.as_ref().and_then(Resume::began).unwrap_or(UNIX_EPOCH + Duration::from_secs(7)),
             resume: resume.as_ref(),
             stop: &stop,
         };

@@ -3,8 +3,8 @@
 use unicode_width::UnicodeWidthStr;
 
 use crate::plan::LORA;
+use crate::pty::{Dialogue, lines, on_terminal};
 use crate::support::{RUN, SHAPE, World, rows};
-use crate::pty::{lines, on_terminal};
 
 /// Words that stay as they are: names, units, and words of keys.
 const NAMES: [&str; 35] = [
@@ -103,6 +103,7 @@ fn a_run_from_its_plan_to_its_export() {
     world.write("bad.yaml", "model: model\nbatch: {sequence: 8}\n");
     world.write("lora.yaml", format!("{RUN}method: {{lora: {{r: 4}}}}\n"));
     world.write("small.yaml", "model: smollm2-135m\nbatch: {sequences: 8}\n");
+    world.write("nf4.yaml", "model: smollm2-135m\nmethod: {lora: {r: 8}}\nbatch: {sequences: 8}\n");
     world.write("damaged.jsonl", rows().replace("{\"prompt\": \"3 and", "{\"prompt\" \"3 and"));
     speaks_chinese(
         &world,
@@ -110,12 +111,18 @@ fn a_run_from_its_plan_to_its_export() {
             &["keys"],
             &["init", "new.yaml"],
             &["init", "new.yaml"],
+            &["init", "flags.yaml", "--model", "model", "--data", "train.jsonl", "--method", "lora-8"],
             &["plan", "run.yaml", "--origins"],
             &["plan", "run.yaml", "--host", "1MiB"],
             &["plan", "small.yaml", "--device", "RTX 4090", "--goal", "lowest"],
             &["plan", "small.yaml", "--device", "RTX 4090", "--gpu", "900MiB"],
             &["plan", "small.yaml", "--device", "RTX 4090", "--gpu", "100GiB"],
             &["plan", "small.yaml", "--device", "RTX 4090", "--alternatives", "methods"],
+            &["plan", "small.yaml", "--device", "RTX 4090", "--compare", "pytorch"],
+            &["plan", "small.yaml", "--device", "RTX 4090", "--compare", "pytorch", "--gpu", "1500MiB"],
+            &["plan", "nf4.yaml", "--device", "RTX 4090", "--base", "nf4"],
+            &["plan", "nf4.yaml", "--device", "RTX 4090", "--base", "auto", "--gpu", "900MiB"],
+            &["plan", "small.yaml", "--device", "RTX 4090", "--base", "nf4"],
             &["plan", "run.yaml", "--html", "plan.html", "--svg", "plan.svg", "--png", "plan.png", "--quiet"],
             &["train", "run.yaml", "--out", "out", "--set", "eval.samples=2"],
             &["train", "run.yaml", "--out", "out"],
@@ -280,6 +287,39 @@ fn a_mistake_in_the_command_line() {
     let said = World::bare("").run(&["train", "--steps", "x", "--lang=zh"]);
     assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""));
     assert_eq!(said.stderr, "错误：'--steps <N>' 的值 'x' 无效：含有非数字字符\n\n更多信息请使用 '--help'。\n");
+}
+
+/// What is asked and answered, and the comments of the run file that comes of it.
+#[test]
+fn questions() {
+    let world = World::new();
+    std::fs::remove_file(world.path("run.yaml")).unwrap();
+    world.write("cache/.keep", "");
+    let environment = [("PLIMSOLL_DEVICE", "RTX 4090"), ("HF_HUB_CACHE", "cache")];
+    let mut dialogue = Dialogue::begin(&world, &in_chinese(&["init"]), &environment);
+    dialogue.until("此处的目录").until("Hub id [model]: ").say("7\n");
+    dialogue.until("错误：没有第 7 个模型").until("Hub id [model]: ").say("1\n");
+    dialogue.until("[1]: ").say("\n");
+    dialogue.until("检测到的格式：").until("24 行");
+    dialogue.until("任务：sft [sft]: ").say("poetry\n");
+    dialogue.until("错误：`poetry` 不是任务").until("任务：sft [sft]: ").say("\n");
+    dialogue.until("最长序列的 token 数 [").say("32\n");
+    dialogue.until("一次更新的序列数 [32]: ").say("4\n");
+    dialogue.until("显存预算 [auto]: ").say("lots\n");
+    dialogue.until("错误：`lots` 不是预算").until("显存预算 [auto]: ").say("2GiB\n");
+    dialogue.until("主机内存预算 [auto]: ").say("16GiB\n");
+    dialogue.until("方法 [").say("lora, rank 8\n");
+    dialogue.until("均衡").until("计划 [1]: ").say("3\n");
+    dialogue.until("已写入 run.yaml").until("下一步：`plimsoll train run.yaml`");
+    assert_eq!(dialogue.end(), Some(0), "{}", dialogue.shown);
+    let left = left_in_english(&dialogue.shown.replace('\r', ""));
+    assert!(left.is_empty(), "{left:?}");
+    let text = world.text("run.yaml");
+    let comments = text.lines().filter_map(|line| line.rsplit_once("# ")).map(|(_, comment)| comment);
+    let left = left_in_english(&comments.collect::<Vec<_>>().join("\n"));
+    assert!(left.is_empty(), "{left:?}");
+    assert!(text.contains("# 已选：最省，"), "{text}");
+    world.run(&["plan", "run.yaml", "--quiet", "--device", "RTX 4090"]).ok();
 }
 
 /// Heads stand above their columns; the log of the run, which other programs read, is in English.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_files::ops;
 
-use super::layout::{HEADER_BYTES, Header, PAGE_ENTRIES, checksum, close_page, put_entry};
+use super::layout::{HEADER_BYTES, Header, PAGE_ENTRIES, close_page, put_entry};
 use super::reader::{CacheFile, Unusable};
 use crate::error::DataError;
 use crate::store::{Entry, Group, Totals};
@@ -168,7 +168,7 @@ impl Writer {
         self.header.totals.add(&group.entries, streams);
         for entry in &group.entries {
             let record = &group.bytes[entry.offset as usize..][..entry.bytes as usize];
-            let entry = Entry { offset: self.header.record_bytes, checksum: checksum(record), ..*entry };
+            let entry = Entry { offset: self.header.record_bytes, ..*entry };
             self.records.write(record).map_err(|source| failed(&self.path, source))?;
             put_entry(&entry, &mut self.page);
             let header = &mut self.header;

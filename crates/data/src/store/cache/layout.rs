@@ -1,8 +1,8 @@
 //! The bytes of a cache file.
 
 use serde::{Deserialize, Serialize};
-use twox_hash::XxHash3_64;
 
+use crate::store::record::checksum;
 use crate::store::{Entry, Totals};
 use crate::tokenize::Counts;
 
@@ -71,10 +71,6 @@ fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     (checksum(text) == u32::from_le_bytes(*sum)).then(|| serde_json::from_slice(text).ok())?
 }
 
-pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    XxHash3_64::oneshot(bytes) as u32
-}
-
 pub(super) fn put_entry(entry: &Entry, out: &mut Vec<u8>) {
     out.extend(entry.offset.to_le_bytes());
     for number in [entry.bytes, entry.tokens, entry.loss, entry.checksum] {
@@ -108,7 +104,7 @@ mod tests {
     fn header(bad_first: Vec<String>) -> Header {
         let counts = Counts { rows: 3, bad: 9, bad_first, ..Counts::default() };
         let key = format!("{:032x}", 7);
-        let totals = Totals { sequences: 129, tokens: [5, 0], longest: [3, 0], loss_tokens: 4 };
+        let totals = Totals { sequences: 129, tokens: [5, 0], longest: [3, 0], loss_tokens: 4, content: 9 };
         Header { key, records: 129, record_bytes: 100, totals, counts }
     }
 

@@ -5,9 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::layout::{HEADER_BYTES, Header, PAGE_BYTES, PAGE_ENTRIES, checksum, entry_in, page_is_sound};
+use super::layout::{HEADER_BYTES, Header, PAGE_BYTES, PAGE_ENTRIES, entry_in, page_is_sound};
 use super::sweep::touch;
 use crate::error::DataError;
+use crate::store::record::checksum;
 use crate::store::record::{self, Entry, PerToken, RecordFormat};
 
 /// Pages of the index kept by a reader. Under a shuffle hardly any is hit twice, in order all are.

@@ -36,7 +36,6 @@ method:
     dropout: 0.0         # default
     targets: all-linear  # default
     rslora: false        # default
-base: auto               # default
 precision: auto          # default
 data:
   format: auto           # default
