@@ -17,7 +17,7 @@ const BALANCED_PERCENT: f64 = 80.0;
 /// Shows methods, then the plans of the one that is chosen, and returns the draft of the plan that is chosen. Where nothing
 /// fits, the failure says so, and the answers have to change.
 pub fn choose(draft: &Draft, printer: &Printer) -> Result<Draft, Failure> {
-    printer.note("planning");
+    printer.remarked(&printer.language().word("planning"));
     let found = methods(&resolved(draft)?, Options::default())?;
     found.notes.iter().for_each(|note| printer.remark(note));
     let draft = choose_method(draft, found, printer)?;
