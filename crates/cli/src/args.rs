@@ -17,6 +17,9 @@ pub use init::{InitArgs, InitMethod, Preset};
 #[command(name = "plimsoll", version, max_term_width = 100, subcommand_required = true)]
 #[command(after_help = "Example: plimsoll plan run.yaml --device 'RTX 4090' --gpu 20GiB")]
 pub struct Cli {
+    /// Language of messages: en or zh [default: PLIMSOLL_LANG, else the language of the locale]
+    #[arg(long, global = true, value_name = "LANGUAGE", value_parser = ["en", "zh"], hide_possible_values = true, display_order = 900)]
+    pub lang: Option<String>,
     #[command(subcommand)]
     pub command: Command,
 }

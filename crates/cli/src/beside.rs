@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use plimsoll_run::Failure;
+use plimsoll_speech::Language;
 
 /// The dashboard of this run, until it is dropped.
 pub struct Page {
@@ -19,10 +20,11 @@ pub struct Page {
 const NICENESS: libc::c_int = 19;
 
 impl Page {
-    pub fn open(run: &Path) -> io::Result<Self> {
+    pub fn open(run: &Path, language: Language) -> io::Result<Self> {
         let runs = run.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("dashboard").arg(format!("--beside={}", std::process::id())).arg("--").arg(runs);
+        command.env(Language::VARIABLE, language.code());
         // In a group of its own: Ctrl-C is meant for the run, whose end is still to be seen.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn()?;

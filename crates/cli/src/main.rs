@@ -6,6 +6,7 @@ mod commands;
 mod compared;
 mod curves;
 mod interrupt;
+mod language;
 mod launcher;
 mod limits;
 mod observer;
@@ -14,30 +15,34 @@ mod tables;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Cli, Command};
+use args::Command;
 use plimsoll_run::{Code, Failure};
+use plimsoll_speech::Language;
 use printer::Printer;
 
 fn main() -> ExitCode {
-    printer::install_panic_hook();
+    let chosen = language::chosen();
+    let language = chosen.as_ref().copied().unwrap_or_default();
+    printer::install_panic_hook(language);
     // The hook has already reported what went wrong.
-    std::panic::catch_unwind(run).unwrap_or(ExitCode::from(Code::Failed as u8))
+    std::panic::catch_unwind(|| run(chosen, language)).unwrap_or(ExitCode::from(Code::Failed as u8))
 }
 
-fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+fn run(chosen: Result<Language, Failure>, language: Language) -> ExitCode {
+    let cli = match language::parse(language) {
         Ok(cli) => cli,
         Err(error) => {
-            let printer = Printer::new(false, false);
+            let printer = Printer::new(false, false, language);
             printer.usage(&error);
             let code = if error.use_stderr() { ExitCode::from(Code::Usage as u8) } else { ExitCode::SUCCESS };
             return ended(Printer::finish(), &printer, code);
         }
     };
     let output = cli.command.output();
-    let printer = Printer::new(output.quiet, output.json);
+    let printer = Printer::new(output.quiet, output.json, language);
+    if let Err(failure) = chosen {
+        return ended(Err(failure), &printer, ExitCode::SUCCESS);
+    }
     ended(dispatch(&cli.command, &printer).and_then(|()| Printer::finish()), &printer, ExitCode::SUCCESS)
 }
 

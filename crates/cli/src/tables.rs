@@ -57,10 +57,10 @@ fn one_memory(
     for (category, size) in rows.iter().filter(|(_, size)| *size > 0) {
         table.row([(*category).to_owned(), bytes(*size), share(*size, planned)]);
     }
-    table.row(["total".to_owned(), bytes(planned), share(planned, budget) + " of budget"]);
+    table.row(["total".to_owned(), bytes(planned), format!("{} of budget", share(planned, budget))]);
     table.row(["budget".to_owned(), bytes(budget), String::new()]);
     if let Some(measured) = measured {
-        table.row(["measured peak".to_owned(), bytes(measured), share(measured, planned) + " of plan"]);
+        table.row(["measured peak".to_owned(), bytes(measured), format!("{} of plan", share(measured, planned))]);
     }
     table
 }

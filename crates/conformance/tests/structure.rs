@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("graph", &[]),
     ("files", &[]),
+    ("speech", &[]),
     ("models", &["graph"]),
     ("plan", &["graph"]),
     ("runtime", &["graph", "plan"]),
@@ -15,9 +16,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cuda", &["graph", "plan", "runtime", "files"]),
     ("data", &["files"]),
     ("train", &["graph", "models", "plan", "runtime", "data", "files"]),
-    ("observe", &["plan", "train"]),
+    ("observe", &["plan", "speech", "train"]),
     ("run", &["graph", "models", "plan", "runtime", "cpu", "cuda", "data", "train"]),
-    ("cli", &["plan", "data", "train", "run", "observe", "files"]),
+    ("cli", &["plan", "data", "train", "run", "observe", "files", "speech"]),
     ("conformance", &["graph", "plan", "runtime", "cpu", "cuda"]),
 ];
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_observe::dashboard::{Choices, Dashboard, Draft, Launched, Launcher, Planned, Refused};
+use plimsoll_speech::Language;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -82,7 +83,7 @@ fn start() -> Running {
     fs::write(runs.join("first run/samples.json"), r#"[{"prompt": "1?", "answer": "1", "expected": "2"}]"#)
         .expect("writable");
     let asked = Asked::default();
-    let dashboard = Dashboard::bind(&runs, 0, Box::new(asked.clone())).expect("a free port");
+    let dashboard = Dashboard::bind(&runs, 0, Box::new(asked.clone()), Language::English).expect("a free port");
     let address = dashboard.address();
     let (host, token) = address.strip_prefix("http://").and_then(|a| a.split_once("/?token=")).expect("an address");
     let running = Running { asked, _folder: folder, host: host.to_owned(), token: token.to_owned() };
@@ -133,6 +134,19 @@ impl Running {
         let cookie = format!("plimsoll_{}={}", self.host.rsplit_once(':').expect("a port").1, self.token);
         self.ask(&format!("GET {target} HTTP/1.1\r\nHost: {}\r\nCookie: {cookie}\r\n\r\n", self.host))
     }
+}
+
+#[test]
+fn the_page_speaks_the_language_that_is_asked_for() {
+    let running = start();
+    let english = running.get("/").1;
+    assert!(english.contains("<html lang=\"en\">") && english.contains("WORDS = {},"), "{english}");
+    let chinese = running.get("/?lang=zh").1;
+    assert!(chinese.contains("<html lang=\"zh-CN\">") && chinese.contains("LANGUAGE = \"zh\""), "{chinese}");
+    assert!(chinese.contains("\"Runs\":\"运行\"") && chinese.contains("\"weights\":\"权重\""), "{chinese}");
+    let stopped = |target: &str| running.post(target, r#"{"run": "absent"}"#);
+    assert_eq!(stopped("/api/stop"), (404, r#"{"message":"there is no such run"}"#.to_owned()));
+    assert_eq!(stopped("/api/stop?lang=zh"), (404, r#"{"message":"没有这个运行"}"#.to_owned()));
 }
 
 #[test]

@@ -550,8 +550,10 @@ fn pinned_drops(pinned: &BTreeMap<String, usize>, classes: &Droppable) -> Result
         };
         let available = having.len();
         if layers > available {
-            let have = if available == 1 { "layer has" } else { "layers have" };
-            let reason = format!("`plan.recompute.{name}` is {layers}, but only {available} {have} that class");
+            let reason = match available {
+                1 => format!("`plan.recompute.{name}` is {layers}, but only 1 layer has that class"),
+                _ => format!("`plan.recompute.{name}` is {layers}, but only {available} layers have that class"),
+            };
             return Err(PlanError::Pin { key: format!("plan.recompute.{name}"), reason });
         }
         drops.0.insert(class, layers);

@@ -119,13 +119,13 @@ pub struct Decided {
 
 impl std::fmt::Display for Decided {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "base: auto takes {}", self.format)?;
         let needs = |(name, needed): &(&str, u64)| format!("{name} needs {}", bytes(*needed));
         match self.too_large.as_slice() {
-            [] => write!(f, ", which fits"),
+            [] => write!(f, "base: auto takes {}, which fits", self.format),
             too_large => {
                 let too_large: Vec<String> = too_large.iter().map(needs).collect();
-                write!(f, ": {} at least, the budget is {}", too_large.join(", "), bytes(self.budget_bytes))
+                let (too_large, budget) = (too_large.join(", "), bytes(self.budget_bytes));
+                write!(f, "base: auto takes {}: {too_large} at least, the budget is {budget}", self.format)
             }
         }
     }

@@ -51,13 +51,13 @@ pub fn claim(resolved: &Resolved, run_file: Option<&Path>, how: Continue) -> Res
     })?;
     let holds = folder.holds();
     let shown = folder.path().display();
-    let refused = |problem: &str| resolved.invalid("out", format!("{shown} {problem}"));
+    let refused = |problem: String| resolved.invalid("out", problem);
     let resume = match (how, holds) {
         (Continue::Never, Holds::Unfinished | Holds::Finished) => {
-            return Err(refused("already holds a run").hint("choose another folder with --out"));
+            return Err(refused(format!("{shown} already holds a run")).hint("choose another folder with --out"));
         }
         (Continue::Unfinished, Holds::Finished) => {
-            return Err(refused("already holds a finished run").hint(
+            return Err(refused(format!("{shown} already holds a finished run")).hint(
                 "choose another folder with --out, or train it for longer with more schedule.steps and --resume",
             ));
         }
@@ -65,7 +65,7 @@ pub fn claim(resolved: &Resolved, run_file: Option<&Path>, how: Continue) -> Res
         _ => Resume::find(folder.path()).map_err(|error| explained(error, resolved))?,
     };
     if how == Continue::Always && resume.is_none() {
-        return Err(refused("has no checkpoint to resume from").hint("start the run without --resume"));
+        return Err(refused(format!("{shown} has no checkpoint to resume from")).hint("start the run without --resume"));
     }
     Ok(Claimed { folder, resume, holds })
 }

@@ -38,7 +38,7 @@ fn changes(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<(Str
         changed.recipe.lora =
             Some(Lora { r: 16, alpha: 32.0, dropout: 0.0, targets: Targets::AllLinear, rslora: false });
         changed.recipe.freeze.clear();
-        changes.extend(in_fewer_bits(&changed, device, "method: lora with "));
+        changes.extend(in_fewer_bits(&changed, device, |format| format!("method: lora with base: {format}")));
         changes.push(("method: lora".to_owned(), changed));
     }
     let optimizer = &resolved.run.optimizer;
@@ -55,7 +55,7 @@ fn changes(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<(Str
         changes.push((format!("optimizer.state: {word}"), changed));
     }
     if spec.recipe.lora.is_some() {
-        changes.extend(in_fewer_bits(spec, device, ""));
+        changes.extend(in_fewer_bits(spec, device, |format| format!("base: {format}")));
     }
     let shorter = spec.max_length / 2;
     if shorter >= MAX_LENGTH_MIN {
@@ -65,12 +65,12 @@ fn changes(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<(Str
 }
 
 /// The run with its base in formats that take less.
-fn in_fewer_bits(spec: &Spec, device: &DeviceProfile, before: &str) -> Vec<(String, Spec)> {
+fn in_fewer_bits(spec: &Spec, device: &DeviceProfile, named: fn(&str) -> String) -> Vec<(String, Spec)> {
     let formats = base::smaller(spec, device).into_iter().filter(|format| base::applies(spec, *format));
     let stored = formats.map(|format| {
         let mut changed = spec.clone();
         base::set(&mut changed.recipe, Some(format), device);
-        (format!("{before}base: {}", format.name()), changed)
+        (named(format.name()), changed)
     });
     stored.collect()
 }
@@ -84,7 +84,7 @@ pub fn inference_remedies(spec: &Spec, inference: Inference, device: &DeviceProf
         let least = smallest(&changed)?;
         Some(format!("--base {format} needs {}, {} less", bytes(least), bytes(whole.saturating_sub(least))))
     };
-    in_fewer_bits(spec, device, "").into_iter().filter_map(planned).collect()
+    in_fewer_bits(spec, device, |format| format!("base: {format}")).into_iter().filter_map(planned).collect()
 }
 
 /// What the smallest plan takes of the memory the device computes in.

@@ -92,12 +92,20 @@ pub(crate) fn task(resolved: &Resolved, model: &Model) -> Result<Arc<dyn Task>, 
 /// Keys that mean nothing where sequences get scores.
 fn check_scores(resolved: &Resolved) -> Result<(), Failure> {
     let run = &resolved.run;
-    for (path, given, has) in [
-        ("plan.loss_chunks", run.plan.loss_chunks.is_some(), "splits the logits, but a score head has none"),
-        ("eval.samples", run.eval.samples.is_some(), "generates answers, but a model for this task produces no text"),
+    for (path, given, message) in [
+        (
+            "plan.loss_chunks",
+            run.plan.loss_chunks.is_some(),
+            "`plan.loss_chunks` splits the logits, but a score head has none",
+        ),
+        (
+            "eval.samples",
+            run.eval.samples.is_some(),
+            "`eval.samples` generates answers, but a model for this task produces no text",
+        ),
     ] {
         if given {
-            return Err(resolved.invalid(path, format!("`{path}` {has}")).hint(format!("remove {path}")));
+            return Err(resolved.invalid(path, message).hint(format!("remove {path}")));
         }
     }
     Ok(())

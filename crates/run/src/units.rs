@@ -17,10 +17,24 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// What is counted in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Things {
+    Rows,
+    Sequences,
+    Tokens,
+}
+
 /// `1 sequence`, `2 sequences`.
-pub fn counted(count: u64, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
+pub fn counted(count: u64, what: Things) -> String {
+    match (what, count) {
+        (Things::Rows, 1) => "1 row".to_owned(),
+        (Things::Rows, _) => format!("{count} rows"),
+        (Things::Sequences, 1) => "1 sequence".to_owned(),
+        (Things::Sequences, _) => format!("{count} sequences"),
+        (Things::Tokens, 1) => "1 token".to_owned(),
+        (Things::Tokens, _) => format!("{count} tokens"),
+    }
 }
 
 /// So many seconds; beyond what a `Duration` holds, as many as it does, and nothing where it is no time at all.

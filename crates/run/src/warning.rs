@@ -7,7 +7,7 @@ use plimsoll_graph::WeightFormat;
 use plimsoll_train::{LearningRate, Spec};
 
 use crate::config::{Length, OriginRow, Resolved, RunConfig, key_at};
-use crate::units::counted;
+use crate::units::{Things, counted};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Warning {
@@ -143,7 +143,7 @@ impl fmt::Display for Warning {
                 f,
                 "`batch.sequences` is {batch}, but the training data has {}: every update has some of them more than \
                  once",
-                counted(*sequences, "sequence")
+                counted(*sequences, Things::Sequences)
             ),
             Self::OneUpdate { sequences } => write!(
                 f,

@@ -153,11 +153,11 @@ fn show_cards(machine: &Machine, printer: &Printer) {
     if machine.gpus.is_empty() {
         return;
     }
-    let columns = [Column::left("GPU"), Column::right("used"), Column::right("total"), Column::right("busy")];
+    let columns = [Column::names("GPU"), Column::right("used"), Column::right("total"), Column::right("busy")];
     let more = [Column::right("temperature"), Column::right("power"), Column::right("limit")];
     let mut cards = Table::new(&[&columns[..], &more].concat());
-    let columns = [Column::right("process"), Column::left("name"), Column::left("user"), Column::right("GPU memory")];
-    let mut processes = Table::new(&[&columns[..], &[Column::left("command")]].concat());
+    let columns = [Column::right("process"), Column::names("name"), Column::names("user"), Column::right("GPU memory")];
+    let mut processes = Table::new(&[&columns[..], &[Column::names("command")]].concat());
     let mut any = false;
     for (index, gpu) in machine.gpus.iter().enumerate() {
         let now = machine.moments.last().and_then(|moment| moment.gpus.get(index)).cloned().unwrap_or_default();

@@ -135,7 +135,7 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// Every prompt once. One alone is printed as it comes, several when they are done.
     fn answer_all(&mut self, prompts: &[EncodedPrompt]) -> Result<(), Failure> {
-        let stop = interrupt::listen();
+        let stop = interrupt::listen(self.printer.language());
         if let [prompt] = prompts {
             let stream = !self.printer.is_json();
             let answer = self.answer(&prompt.tokens, stream, stop)?;
@@ -156,8 +156,8 @@ impl Writer<'_> {
                 match self.printer.is_json() {
                     true => self.print_json(prompt, answer)?,
                     false => {
-                        self.printer.note(format!("> {}", visible(&prompt.text)));
-                        self.printer.data(visible_lines(&self.model.decode(&answer.tokens)?));
+                        self.printer.remarked(&format!("> {}", visible(&prompt.text)));
+                        self.printer.verbatim(visible_lines(&self.model.decode(&answer.tokens)?));
                     }
                 }
             }
@@ -246,7 +246,7 @@ impl Writer<'_> {
                 self.printer.note("shorten it, /clear the conversation, or begin again with a longer --context");
                 continue;
             }
-            let stop = interrupt::listen();
+            let stop = interrupt::listen(self.printer.language());
             let answer = self.answer(&encoded.tokens, !self.printer.is_json(), stop);
             // What is typed next is ended by Ctrl-C again.
             interrupt::ignore();

@@ -17,7 +17,7 @@ pub fn run(args: &KeysArgs, printer: &Printer) -> Result<(), Failure> {
         return Ok(());
     }
     let mut table =
-        Table::new(&[Column::left("key"), Column::left("default"), Column::left("values"), Column::left("help")]);
+        Table::new(&[Column::names("key"), Column::names("default"), Column::left("values"), Column::left("help")]);
     for key in keys {
         table.row([key.path, key.default.unwrap_or("-").to_owned(), key.values, key.help]);
     }

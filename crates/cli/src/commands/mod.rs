@@ -23,7 +23,7 @@ use crate::printer::{Column, Printer, Table};
 
 /// `--origins`: where each value comes from. It is no result of the command, so it goes to stderr.
 fn print_origins(resolved: &Resolved, printer: &Printer) {
-    let mut table = Table::new(&[Column::left("key"), Column::left("value"), Column::left("origin")]);
+    let mut table = Table::new(&[Column::names("key"), Column::names("value"), Column::left("origin")]);
     for row in resolved.origins() {
         table.row([row.path, row.value, row.origin.to_string()]);
     }

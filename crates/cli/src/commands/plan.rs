@@ -94,7 +94,7 @@ fn draw_pictures(args: &PlanArgs, planned: &PlannedRun, printer: &Printer) -> Re
     let name = name_of(args.file.as_deref());
     let plan = PlanPicture { name: &name, report: &planned.report, picture: &planned.picture };
     if let Some(path) = &args.svg {
-        draw(path, svg(&plan))?;
+        draw(path, svg(&plan, printer.language()))?;
         printer.note(format!("drawn in {}", path.display()));
     }
     if let Some(path) = &args.png {
@@ -103,11 +103,11 @@ fn draw_pictures(args: &PlanArgs, planned: &PlannedRun, printer: &Printer) -> Re
     }
     let Some(path) = &args.html else { return Ok(()) };
     match &args.beside {
-        None => draw(path, html(&[plan]))?,
+        None => draw(path, html(&[plan], printer.language()))?,
         Some(beside) => {
             let (other_name, other) = plan_beside(args, beside)?;
             let other = PlanPicture { name: &other_name, report: &other.report, picture: &other.picture };
-            draw(path, html(&[plan, other]))?;
+            draw(path, html(&[plan, other], printer.language()))?;
         }
     }
     printer.note(format!("drawn in {}", path.display()));

@@ -34,19 +34,19 @@ pub fn logs(args: &LogsArgs, printer: &Printer) -> Result<(), Failure> {
             }
         })
         .map_err(observed)?;
-    last.iter().for_each(|line| printer.data(line));
+    last.iter().for_each(|line| printer.verbatim(line));
     // What a run that has ended wrote last is read once more before the end.
     let mut running = args.follow;
     while running {
         running = run_status(&args.folder).map_err(observed)?.state == RunState::Running;
-        follower.read(|line| printer.data(line)).map_err(observed)?;
+        follower.read(|line| printer.verbatim(line)).map_err(observed)?;
         if running {
             std::thread::sleep(PAUSE);
         }
     }
     let rest = follower.partial();
     if !rest.is_empty() {
-        printer.data(rest);
+        printer.verbatim(rest);
     }
     Ok(())
 }
@@ -56,9 +56,10 @@ pub fn dashboard(args: &DashboardArgs, printer: &Printer) -> Result<(), Failure>
     if let Some(pid) = args.beside {
         beside::attach(pid)?;
     }
-    let launcher = Commands::new(&args.folder, &args.from);
-    let dashboard = Dashboard::bind(&args.folder, args.port, Box::new(launcher)).map_err(observed)?;
-    printer.data(dashboard.address());
+    let launcher = Commands::new(&args.folder, &args.from, printer.language());
+    let dashboard =
+        Dashboard::bind(&args.folder, args.port, Box::new(launcher), printer.language()).map_err(observed)?;
+    printer.verbatim(dashboard.address());
     printer.note("open this address in a browser on this machine; Ctrl-C ends the dashboard and no run");
     dashboard.serve().map_err(observed)
 }
@@ -86,7 +87,7 @@ pub fn watch(args: &WatchArgs, printer: &Printer) -> Result<(), Failure> {
         };
         readings.iter().zip(&totals).map(load).collect()
     };
-    watch_run(&folder, printer.has_colour(), &mut cards).map_err(observed)
+    watch_run(&folder, printer.has_colour(), printer.language(), &mut cards).map_err(observed)
 }
 
 /// The run that wrote last.

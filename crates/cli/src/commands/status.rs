@@ -34,7 +34,7 @@ pub fn run(args: &StatusArgs, printer: &Printer) -> Result<(), Failure> {
         return Ok(());
     }
     let mut table = Table::new(&[
-        Column::left("run"),
+        Column::names("run"),
         Column::left("state"),
         Column::right("step"),
         Column::right("loss"),

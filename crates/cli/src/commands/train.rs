@@ -35,12 +35,12 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
     let options = Options { resume: how, ..args.common.options(file) };
     let mut preparing = Preparing::new(printer);
     let mut prepared = prepare(&resolved, options, &mut preparing)?;
-    let stop = interrupt::listen();
+    let stop = interrupt::listen(printer.language());
     let mut folder = prepared.begin()?;
     if let Some(picture) = prepared.picture.take() {
         let name = folder.path().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let plan = PlanPicture { name: &name, report: &prepared.report, picture: &picture };
-        draw(&folder.path().join("plan.html"), html(&[plan]))?;
+        draw(&folder.path().join("plan.html"), html(&[plan], printer.language()))?;
         draw(&folder.path().join("memory.json"), courses(&plan).to_string())?;
     }
     // Ends with this function.
@@ -85,7 +85,7 @@ pub fn run(args: &TrainArgs, printer: &Printer) -> Result<(), Failure> {
 
 /// A process beside this one that shows the run. A run does not fail for want of it.
 fn open_page(run: &Path, printer: &Printer) -> Option<Page> {
-    match Page::open(run) {
+    match Page::open(run, printer.language()) {
         Ok(page) => {
             printer.asked(format!("dashboard: {}", page.address));
             Some(page)
@@ -195,7 +195,7 @@ fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, prepared: 
 fn conclude(outcome: &Outcome, samples: &[Sample], took: Duration, log: &mut StepLog) {
     if !samples.is_empty() {
         let mut table =
-            Table::new(&[Column::left("held-out prompt"), Column::left("answer"), Column::left("expected")]);
+            Table::new(&[Column::names("held-out prompt"), Column::names("answer"), Column::names("expected")]);
         for sample in samples.iter().take(SAMPLES_SHOWN) {
             table.row([sample.prompt.clone(), sample.answer.clone(), sample.expected.clone()]);
         }

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 use plimsoll_observe::dashboard::{Choices, Draft, Launched, Launcher, Planned, Refused};
 use plimsoll_run::Code;
+use plimsoll_speech::Language;
 use plimsoll_train::{RunPhase, is_under_way, request_stop, run_status};
 
 pub use choices::found;
@@ -26,18 +27,21 @@ pub struct Commands {
     /// One plan at a time: each takes all processors.
     planning: Mutex<()>,
     started: Started,
+    /// That of the pictures that runs draw.
+    language: Language,
 }
 
 const POISONED: &str = "nobody panics while holding it";
 
 impl Commands {
-    pub fn new(runs: &Path, folders: &[PathBuf]) -> Self {
+    pub fn new(runs: &Path, folders: &[PathBuf], language: Language) -> Self {
         Self {
             runs: runs.to_owned(),
             folders: folders.to_owned(),
             offered: Mutex::default(),
             planning: Mutex::default(),
             started: Started::default(),
+            language,
         }
     }
 
@@ -76,7 +80,8 @@ impl Launcher for Commands {
     fn plan(&self, draft: &Draft) -> Result<Planned, Refused> {
         let settings = self.settings(draft)?;
         let _turn = self.planning.lock().expect(POISONED);
-        let mut command = program()?;
+        // What it says goes to the page, which puts it into the language of whoever looks at it.
+        let mut command = program(Language::English)?;
         command.arg("plan").args(settings.args()).args(["--json", "--quiet"]).stdin(Stdio::null());
         let output = command.output().map_err(|error| Refused::failed(format!("cannot plan: {error}")))?;
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -92,7 +97,7 @@ impl Launcher for Commands {
     fn start(&self, draft: &Draft) -> Result<String, Refused> {
         let settings = self.settings(draft)?;
         let (name, folder) = self.place(draft)?;
-        let mut command = program()?;
+        let mut command = program(self.language)?;
         command.arg("train").args(settings.args()).args(["--fresh", "--quiet", "--out"]).arg(folder);
         self.started.spawn(&name, command)?;
         Ok(name)
@@ -112,7 +117,7 @@ impl Launcher for Commands {
             return Err(Refused::conflict("only a run that was stopped or has failed can go on"));
         }
         let name = run.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let mut command = program()?;
+        let mut command = program(self.language)?;
         // Under the configuration that it has; without a checkpoint, from its beginning.
         command.arg("train").arg(run.join("run.yaml")).args(["--quiet", "--out"]).arg(run);
         self.started.spawn(&name, command)
@@ -123,8 +128,10 @@ impl Launcher for Commands {
     }
 }
 
-/// This program.
-fn program() -> Result<Command, Refused> {
+/// This program, speaking a language.
+fn program(language: Language) -> Result<Command, Refused> {
     let path = std::env::current_exe().map_err(|error| Refused::failed(format!("cannot find plimsoll: {error}")))?;
-    Ok(Command::new(path))
+    let mut command = Command::new(path);
+    command.env(Language::VARIABLE, language.code());
+    Ok(command)
 }

@@ -12,9 +12,10 @@ impl Printer {
         self.is_terminal() && io::stdin().is_terminal() && !self.quiet && !self.json
     }
 
-    /// What is typed behind a question, without blanks around it. An end of the input is no answer: exit code 130.
-    pub fn answer(&self, question: &str) -> Result<String, Failure> {
-        self.ask(question);
+    /// What is typed behind a question and `marks`, which are no words, without blanks around it. An end of the input is no
+    /// answer: exit code 130.
+    pub fn answer(&self, question: &str, marks: &str) -> Result<String, Failure> {
+        self.ask(format!("{}{marks}", self.language.word(question)));
         let mut line = String::new();
         let read = io::stdin().read_line(&mut line);
         match read.map_err(|error| Failure::failed(format!("the answer cannot be read: {error}")))? {
@@ -32,6 +33,6 @@ impl Printer {
         if !self.can_ask() {
             return Ok(false);
         }
-        Ok(matches!(self.answer(&format!("{question} [y/N] "))?.to_ascii_lowercase().as_str(), "y" | "yes"))
+        Ok(matches!(self.answer(question, " [y/N] ")?.to_ascii_lowercase().as_str(), "y" | "yes"))
     }
 }

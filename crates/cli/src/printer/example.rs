@@ -1,17 +1,18 @@
 //! An example for people to look at: text with loss stands between ⟦ and ⟧, or in colour.
 
 use plimsoll_run::{ExampleText, Piece, visible};
+use plimsoll_speech::Language;
 
 /// Characters of a piece that are shown, the last third of them from its end.
 const PIECE_CHARS_MAX: usize = 240;
 /// Pieces of a text that are shown.
 const PIECES_MAX: usize = 8;
 
-pub fn render(example: &ExampleText, colour: bool) -> String {
+pub fn render(example: &ExampleText, colour: bool, language: Language) -> String {
     let text = |(lead, pieces): &(String, Vec<Piece>)| {
         let shown: String = pieces.iter().take(PIECES_MAX).map(|piece| mark(piece, colour)).collect();
         let more = if pieces.len() > PIECES_MAX { " …" } else { "" };
-        format!("{lead}\n  {shown}{more}")
+        format!("{}\n  {shown}{more}", language.say(lead))
     };
     example.0.iter().map(text).collect::<Vec<_>>().join("\n")
 }
@@ -47,8 +48,8 @@ mod tests {
     #[test]
     fn text_with_loss_is_marked() {
         let example = ExampleText(vec![("first:".to_owned(), vec![piece("1\n+\x1b[2J", false), piece("2", true)])]);
-        assert_eq!(render(&example, false), "first:\n  1↵+\u{FFFD}[2J⟦2⟧");
-        assert_eq!(render(&example, true), "first:\n  1↵+\u{FFFD}[2J\x1b[1;32m2\x1b[0m");
+        assert_eq!(render(&example, false, Language::English), "first:\n  1↵+\u{FFFD}[2J⟦2⟧");
+        assert_eq!(render(&example, true, Language::English), "first:\n  1↵+\u{FFFD}[2J\x1b[1;32m2\x1b[0m");
     }
 
     #[test]
@@ -58,7 +59,7 @@ mod tests {
         assert_eq!(shown.chars().count(), PIECE_CHARS_MAX + " … ".chars().count());
         assert!(shown.starts_with("aaa") && shown.ends_with("ab"));
         let many = vec![piece("x", false); 100];
-        let rendered = render(&ExampleText(vec![("lead".to_owned(), many)]), false);
+        let rendered = render(&ExampleText(vec![("lead".to_owned(), many)]), false, Language::English);
         assert_eq!(rendered, format!("lead\n  {} …", "x".repeat(PIECES_MAX)));
     }
 }

@@ -31,7 +31,7 @@ impl Progress {
             if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {msg} · {elapsed}") {
                 bar.set_style(style.progress_chars("━╸ "));
             }
-            bar.set_prefix(what);
+            bar.set_prefix(printer.language.label(what));
             // The clock goes on where nothing else does for a while.
             bar.enable_steady_tick(Duration::from_secs(1));
             bar
@@ -53,7 +53,8 @@ impl Progress {
             bar.set_message(self.status(done, left));
         } else if self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
-            self.printer.note(format!("{} {}", self.what, self.status(done, left)));
+            let what = self.printer.language.label(self.what);
+            self.printer.remarked(&format!("{what} {}", self.status(done, left)));
         }
     }
 
@@ -82,7 +83,8 @@ impl Progress {
         let percent = 100.0 * done / self.total.max(1) as f64;
         let rate = if self.rate.is_empty() { String::new() } else { format!(", {}", self.rate) };
         let left = left.map_or_else(String::new, |left| format!(", {} left", duration(left)));
-        format!("{}/{} ({percent:.0} %){rate}{left}", done.floor(), self.total)
+        let status = format!("{}/{} ({percent:.0} %){rate}{left}", done.floor(), self.total);
+        self.printer.language.say(&status).into_owned()
     }
 }
 
@@ -93,11 +95,20 @@ fn left(share: f64, elapsed: Duration) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_speech::Language;
+
     use super::*;
 
     #[test]
     fn status_line_without_a_terminal() {
-        let printer = Printer { quiet: true, json: false, width: None, data_width: None, colour: false };
+        let printer = Printer {
+            quiet: true,
+            json: false,
+            width: None,
+            data_width: None,
+            colour: false,
+            language: Language::English,
+        };
         let mut progress = Progress::new(printer, "training", 200);
         assert_eq!(progress.status(0.0, None), "0/200 (0 %)");
         let remaining = left(0.25, Duration::from_secs(30));

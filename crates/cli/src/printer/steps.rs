@@ -5,7 +5,9 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use plimsoll_run::{ExampleText, Note, bytes, duration};
+use plimsoll_speech::Language;
 use plimsoll_train::Metrics;
+use unicode_width::UnicodeWidthStr;
 
 use super::example::render;
 use super::{Printer, Progress, Table, clean, joined};
@@ -86,15 +88,16 @@ impl StepLog {
     }
 
     pub fn step(&mut self, line: &StepLine) {
-        let columns = columns(line, self.step_width);
-        let all: Vec<&Column> = columns.iter().collect();
-        let fitting = fitting(&columns, self.printer.width);
+        let recorded = columns(line, self.step_width, Language::English);
+        let recorded: Vec<&Column> = recorded.iter().collect();
+        let shown = columns(line, self.step_width, self.printer.language);
+        let fitting = fitting(&shown, self.printer.width);
         if !self.headed {
             self.headed = true;
-            self.record(&heads(&all));
+            self.record(&heads(&recorded));
             self.above(&heads(&fitting));
         }
-        self.record(&values(&all));
+        self.record(&values(&recorded));
         if self.is_shown(line.step) {
             self.above(&values(&fitting));
             self.shown = Some(Instant::now());
@@ -117,12 +120,14 @@ impl StepLog {
     }
 
     pub fn eval(&mut self, line: &EvalLine) {
-        self.note(&eval(line, self.step_width));
+        let said = eval(line, self.step_width, self.printer.language);
+        self.above(&said);
+        self.record(&eval(line, self.step_width, Language::English));
     }
 
     /// Any other text, above the bar.
     pub fn note(&mut self, text: &str) {
-        self.above(text);
+        self.progress.above(|printer| printer.note(text));
         self.record(text);
     }
 
@@ -148,10 +153,10 @@ impl StepLog {
     pub fn example(&mut self, example: &ExampleText) {
         self.progress.above(|printer| {
             if !printer.quiet {
-                printer.line(&render(example, printer.colour));
+                printer.line(&render(example, printer.colour, printer.language));
             }
         });
-        self.record(&render(example, false));
+        self.record(&render(example, false, Language::English));
     }
 
     /// A result: to stdout.
@@ -173,7 +178,7 @@ impl StepLog {
         self.record_tables(tables);
     }
 
-    /// Only for the file.
+    /// Only for the file, which is in English whoever reads it.
     pub fn record(&mut self, text: &str) {
         let Some(file) = &mut self.file else { return };
         if let Err(error) = writeln!(file, "{}", clean(text)) {
@@ -188,11 +193,12 @@ impl StepLog {
     }
 
     fn record_tables(&mut self, tables: &[Table]) {
-        self.record(&format!("\n{}\n", joined(tables, None)));
+        self.record(&format!("\n{}\n", joined(tables, None, Language::English)));
     }
 
+    /// A line in the user's language already.
     fn above(&mut self, text: &str) {
-        self.progress.above(|printer| printer.note(text));
+        self.progress.above(|printer| printer.remarked(text));
     }
 
     /// The first and the last line are always shown.
@@ -211,19 +217,29 @@ fn remark(note: &Note) -> String {
     if note.is_warning() { format!("warning: {note}") } else { note.to_string() }
 }
 
-/// One value of a line, below its name.
+/// One value of a line, below its head.
 struct Column {
     name: String,
+    head: String,
     value: String,
     width: usize,
 }
 
+impl Column {
+    /// As wide as `width` and its head need.
+    fn new(name: &str, width: usize, value: String, language: Language) -> Self {
+        let head = language.word(name).into_owned();
+        let width = head.width().max(width);
+        Self { name: name.to_owned(), head, value, width }
+    }
+}
+
 /// The columns of an update, the task's own metrics behind the loss.
-fn columns(line: &StepLine, step_width: usize) -> Vec<Column> {
-    let column = |name: &str, width: usize, value: String| Column { name: name.to_owned(), value, width };
+fn columns(line: &StepLine, step_width: usize, language: Language) -> Vec<Column> {
+    let column = |name: &str, width: usize, value: String| Column::new(name, width, value, language);
     let mut columns =
         vec![column("step", step_width, line.step.to_string()), column("loss", 9, format!("{:.5}", line.loss))];
-    columns.extend(metrics(&line.metrics));
+    columns.extend(metrics(&line.metrics, language));
     columns.extend([
         column("lr", 9, format!("{:.3e}", line.lr)),
         column("grad norm", 9, format!("{:.4}", line.grad_norm)),
@@ -234,12 +250,8 @@ fn columns(line: &StepLine, step_width: usize) -> Vec<Column> {
     columns
 }
 
-fn metrics(metrics: &Metrics) -> impl Iterator<Item = Column> {
-    metrics.iter().map(|(name, value)| Column {
-        name: name.to_owned(),
-        value: format!("{value:.4}"),
-        width: name.len().max(METRIC_WIDTH),
-    })
+fn metrics(metrics: &Metrics, language: Language) -> impl Iterator<Item = Column> {
+    metrics.iter().map(move |(name, value)| Column::new(name, METRIC_WIDTH, format!("{value:.4}"), language))
 }
 
 /// Those that fit into a terminal; elsewhere all.
@@ -256,7 +268,7 @@ fn fitting(columns: &[Column], width: Option<usize>) -> Vec<&Column> {
 }
 
 fn heads(columns: &[&Column]) -> String {
-    aligned(columns, |column| &column.name)
+    aligned(columns, |column| &column.head)
 }
 
 fn values(columns: &[&Column]) -> String {
@@ -264,17 +276,20 @@ fn values(columns: &[&Column]) -> String {
 }
 
 fn aligned<'a>(columns: &[&'a Column], text: impl Fn(&'a Column) -> &'a str) -> String {
-    let cells: Vec<String> =
-        columns.iter().map(|column| format!("{:>width$}", text(column), width = column.width)).collect();
-    cells.join("  ")
+    let cell = |column: &&'a Column| {
+        let text = text(column);
+        " ".repeat(column.width.saturating_sub(text.width())) + text
+    };
+    columns.iter().map(cell).collect::<Vec<_>>().join("  ")
 }
 
-fn eval(line: &EvalLine, step_width: usize) -> String {
-    let metrics: Vec<Column> = metrics(&line.metrics).collect();
+fn eval(line: &EvalLine, step_width: usize, language: Language) -> String {
+    let metrics: Vec<Column> = metrics(&line.metrics, language).collect();
     let cell = |column: &Column| format!("  {:>width$}", column.value, width = column.width);
     let metrics: String = metrics.iter().map(cell).collect();
     let texts = line.bleu_rows.map_or_else(String::new, |rows| format!(", bleu over {rows} rows"));
-    format!("{:>step_width$}  {:>9.5}{metrics}  evaluation, {}{texts}", line.step, line.loss, duration(line.took))
+    let took = format!("evaluation, {}{texts}", duration(line.took));
+    format!("{:>step_width$}  {:>9.5}{metrics}  {}", line.step, line.loss, language.say(&took))
 }
 
 #[cfg(test)]
@@ -296,11 +311,11 @@ mod tests {
 
     /// Head, update and evaluation.
     fn lines(metrics: &Metrics, width: Option<usize>) -> String {
-        let columns = columns(&StepLine { metrics: metrics.clone(), ..update() }, 4);
+        let columns = columns(&StepLine { metrics: metrics.clone(), ..update() }, 4, Language::English);
         let columns = fitting(&columns, width);
         let took = Duration::from_millis(1500);
         let evaluation = EvalLine { step: 12, loss: 7.5, metrics: metrics.clone(), bleu_rows: None, took };
-        [heads(&columns), values(&columns), eval(&evaluation, 4)].join("\n")
+        [heads(&columns), values(&columns), eval(&evaluation, 4, Language::English)].join("\n")
     }
 
     #[test]
@@ -333,7 +348,8 @@ mod tests {
     }
 
     fn log(pace: Pace, width: Option<usize>) -> StepLog {
-        let printer = Printer { quiet: true, json: false, width, data_width: None, colour: false };
+        let printer =
+            Printer { quiet: true, json: false, width, data_width: None, colour: false, language: Language::English };
         StepLog::new(printer, pace, tempfile::tempfile().expect("a file"))
     }
 

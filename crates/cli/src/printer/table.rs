@@ -1,6 +1,7 @@
 //! Tables with aligned columns.
 
 use plimsoll_run::visible;
+use plimsoll_speech::Language;
 use unicode_width::UnicodeWidthStr;
 
 use super::wrap::words;
@@ -9,17 +10,28 @@ use super::wrap::words;
 pub struct Column {
     head: &'static str,
     right: bool,
+    /// What stands below the head is nobody's word of ours, such as a name or what a model wrote.
+    names: bool,
 }
 
 impl Column {
     /// Words.
     pub const fn left(head: &'static str) -> Self {
-        Self { head, right: false }
+        Self { head, right: false, names: false }
     }
 
     /// Numbers.
     pub const fn right(head: &'static str) -> Self {
-        Self { head, right: true }
+        Self { head, right: true, names: false }
+    }
+
+    /// Texts that stay as they are in every language.
+    pub const fn names(head: &'static str) -> Self {
+        Self { head, right: false, names: true }
+    }
+
+    fn said(&self, cell: &str, language: Language) -> String {
+        if self.names { cell.to_owned() } else { language.word(cell).into_owned() }
     }
 }
 
@@ -49,11 +61,15 @@ impl Table {
 
     /// The whole table, without a line break at the end. Where there is a width, columns of words are wrapped until the
     /// table fits.
-    pub fn within(&self, width: Option<usize>) -> String {
-        let heads: Vec<String> = self.columns.iter().map(|column| column.head.to_owned()).collect();
-        let rows: Vec<&Vec<String>> = std::iter::once(&heads).chain(&self.rows).collect();
+    pub fn within(&self, width: Option<usize>, language: Language) -> String {
+        let heads: Vec<String> = self.columns.iter().map(|column| language.label(column.head).to_owned()).collect();
+        let said = |row: &Vec<String>| {
+            let cells = row.iter().zip(&self.columns);
+            cells.map(|(cell, column)| column.said(cell, language)).collect::<Vec<_>>()
+        };
+        let rows: Vec<Vec<String>> = std::iter::once(heads).chain(self.rows.iter().map(said)).collect();
         let widest = |index: usize| rows.iter().map(|row| row[index].width()).max().unwrap_or(0);
-        let mut widths: Vec<usize> = (0..heads.len()).map(widest).collect();
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
         if let Some(width) = width {
             self.narrow(&mut widths, width);
         }
@@ -129,8 +145,8 @@ mod tests {
         let expected = "category    planned  note\n\
              weights   512.0 MiB  größer 中\n\
              loss        8.0 KiB";
-        assert_eq!(table.within(None), expected);
-        assert_eq!(table.within(Some(80)), expected);
+        assert_eq!(table.within(None, Language::English), expected);
+        assert_eq!(table.within(Some(80), Language::English), expected);
     }
 
     #[test]
@@ -138,23 +154,23 @@ mod tests {
         let mut table = Table::new(&[Column::left("plan"), Column::right("GPU"), Column::left("")]);
         table.row(["fastest", "512.00 GiB", "exceeds the budget by 500.00 GiB"]).row(["lowest", "1.00 GiB", ""]);
         assert_eq!(
-            table.within(Some(36)),
+            table.within(Some(36), Language::English),
             "plan            GPU\n\
              fastest  512.00 GiB  exceeds the\n\
              \x20                    budget by\n\
              \x20                    500.00 GiB\n\
              lowest     1.00 GiB"
         );
-        assert!(table.within(Some(1)).contains("512.00 GiB"), "nothing is cut");
+        assert!(table.within(Some(1), Language::English).contains("512.00 GiB"), "nothing is cut");
     }
 
     #[test]
     fn a_cell_is_one_line() {
         let mut table = Table::new(&[Column::left("prompt"), Column::left("answer")]);
         table.row(["one\ntwo", "\x1b[31mred"]);
-        assert_eq!(table.within(None), "prompt   answer\none↵two  \u{FFFD}[31mred");
+        assert_eq!(table.within(None, Language::English), "prompt   answer\none↵two  \u{FFFD}[31mred");
         let mut table = Table::new(&[Column::left("word")]);
         table.row(["abcdefghijklmnopqrstuvwxyz"]);
-        assert_eq!(table.within(Some(13)), "word\nabcdefghijklm\nnopqrstuvwxyz");
+        assert_eq!(table.within(Some(13), Language::English), "word\nabcdefghijklm\nnopqrstuvwxyz");
     }
 }

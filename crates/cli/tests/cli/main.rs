@@ -16,6 +16,7 @@ mod faults;
 mod first_hour;
 mod generate;
 mod init;
+mod language;
 mod learning;
 mod merge;
 mod observing;

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::support::{SHAPE, World};
 
-const LORA: &str = "\
+pub const LORA: &str = "\
 model: smollm2-135m
 method: {lora: {r: 8, alpha: 16}}
 data: {max_length: 512}

@@ -163,6 +163,10 @@ pub fn isolate(command: &mut Command, folder: &Path) {
     for name in inherited.filter(|name| name.to_string_lossy().starts_with("PLIMSOLL_")) {
         command.env_remove(name);
     }
+    // Nor does it speak the language of whoever runs the tests.
+    for name in ["LC_ALL", "LC_MESSAGES", "LANG"] {
+        command.env_remove(name);
+    }
     command.current_dir(folder);
     // Tests that are run in the background of a shell have these ignored, and so would the program.
     let heed_signals = || {

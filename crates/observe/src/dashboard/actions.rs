@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use plimsoll_speech::Language;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::answer::Answer;
 use super::request::Request;
 use super::routes::find;
+use super::spoken::spoken;
 use super::{Draft, Launcher, Refused};
 
 /// The run that something is to be done to.
@@ -18,18 +20,19 @@ struct Named {
 }
 
 /// What is asked of the launcher and changes nothing; `None` if it is something else.
-pub fn look(launcher: &dyn Launcher, request: &Request) -> Option<Answer> {
+pub fn look(launcher: &dyn Launcher, request: &Request, language: Language) -> Option<Answer> {
     match request.path.as_str() {
         "/api/choices" => Some(Answer::json(&launcher.choices())),
-        "/api/launched" => Some(Answer::json(&launcher.launched())),
+        "/api/launched" => Some(Answer::json(&spoken(&launcher.launched(), language))),
         _ => None,
     }
 }
 
-pub fn act(launcher: &dyn Launcher, runs: &Path, request: &Request) -> Answer {
+pub fn act(launcher: &dyn Launcher, runs: &Path, request: &Request, language: Language) -> Answer {
     let done = match request.path.as_str() {
         "/api/draft" => {
-            draft(request).and_then(|draft| launcher.plan(&draft)).map(|planned| Answer::json_with(200, &planned))
+            let planned = draft(request).and_then(|draft| launcher.plan(&draft));
+            planned.map(|planned| Answer::json_with(200, &spoken(&planned, language)))
         }
         "/api/start" => draft(request)
             .and_then(|draft| launcher.start(&draft))
@@ -38,7 +41,7 @@ pub fn act(launcher: &dyn Launcher, runs: &Path, request: &Request) -> Answer {
         "/api/resume" => on_run(runs, request, |run| launcher.resume(run)),
         _ => return Answer::refusal(404),
     };
-    done.unwrap_or_else(|refused| Answer::json_with(refused.status, &refused))
+    done.unwrap_or_else(|refused| Answer::json_with(refused.status, &spoken(&refused, language)))
 }
 
 fn draft(request: &Request) -> Result<Draft, Refused> {

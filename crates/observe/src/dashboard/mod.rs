@@ -8,6 +8,7 @@ mod answer;
 mod launcher;
 mod request;
 mod routes;
+mod spoken;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use plimsoll_speech::Language;
 
 use crate::ObserveError;
 use access::Access;
@@ -38,17 +41,19 @@ struct Shared {
     runs: PathBuf,
     launcher: Box<dyn Launcher>,
     access: Access,
+    /// Of the page, unless somebody asks for another.
+    language: Language,
     connections: AtomicUsize,
 }
 
 impl Dashboard {
     /// Listens on 127.0.0.1; on a free port if `port` is 0.
-    pub fn bind(runs: &Path, port: u16, launcher: Box<dyn Launcher>) -> Result<Self, ObserveError> {
+    pub fn bind(runs: &Path, port: u16, launcher: Box<dyn Launcher>, language: Language) -> Result<Self, ObserveError> {
         let failed = |e| ObserveError::io(Path::new(&format!("127.0.0.1:{port}")), e);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let access = Access::new(port)?;
-        let shared = Shared { runs: runs.to_owned(), launcher, access, connections: AtomicUsize::new(0) };
+        let shared = Shared { runs: runs.to_owned(), launcher, access, language, connections: AtomicUsize::new(0) };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
@@ -97,14 +102,16 @@ impl Shared {
         if let Err(status) = self.access.check(&request) {
             return Answer::refusal(status).write(&mut stream);
         }
+        let language = request.query("lang").and_then(Language::named).unwrap_or(self.language);
         let answer = match (request.method, request.path.as_str()) {
             (Method::Get, "/api/events") => return routes::stream(&self.runs, &request, &mut stream),
-            (Method::Get, "/") => routes::page(self.access.token()).with_cookie(self.access.cookie()),
+            (Method::Get, "/") => routes::page(self.access.token(), language).with_cookie(self.access.cookie()),
             (Method::Get, _) => {
                 let launcher = &*self.launcher;
-                actions::look(launcher, &request).unwrap_or_else(|| routes::answer(&self.runs, &request))
+                actions::look(launcher, &request, language)
+                    .unwrap_or_else(|| routes::answer(&self.runs, &request, language))
             }
-            (Method::Post, _) => actions::act(&*self.launcher, &self.runs, &request),
+            (Method::Post, _) => actions::act(&*self.launcher, &self.runs, &request, language),
         };
         answer.write(&mut stream)
     }

@@ -1,5 +1,9 @@
 "use strict";
-const TEXT = {
+// Words of another language, by the English ones that stand here.
+const WORDS = {{words}}, LANGUAGE = "{{language}}", OTHER = LANGUAGE === "zh" ? { code: "en", name: "English" } : { code: "zh", name: "中文" };
+const say = (word) => WORDS[word] || word;
+const said = (words) => Object.fromEntries(Object.entries(words).map(([key, word]) => [key, typeof word === "string" ? say(word) : said(word)]));
+const TEXT = said({
   title: "Runs", help: "Choose one run, or two to compare them.", none: "There are no runs yet.", loss: "Loss", lr: "Learning rate",
   speed: "Tokens per second", memory: "Memory in use, dashed: planned", compared: "Before and after", run: "Run", state: "State", step: "Update", planned: "Planned memory",
   used: "Most memory used", meanSpeed: "Mean tokens/s", lastLoss: "Last loss", evalLoss: "Last evaluation", device: "Device", recompute: "Recompute", log: "Log",
@@ -10,7 +14,7 @@ const TEXT = {
   failedToStart: "could not run",
   phaseNames: { wait: "waiting for data", compute: "forward and backward", update: "optimizer", other: "the rest" },
   states: { running: "running", stopped: "stopped", finished: "finished", failed: "failed" },
-};
+});
 const COLOURS = {{colours}};
 const TOKEN = document.querySelector("meta[name=plimsoll-token]").content;
 const GIB = 2 ** 30;
@@ -35,7 +39,7 @@ function notice(text) { at("notice").hidden = !text; at("notice").textContent = 
 
 async function ask(path, run) {
   let answer;
-  try { answer = await fetch(path + (run === undefined ? "" : "?run=" + encodeURIComponent(run))); }
+  try { answer = await fetch(`${path}?lang=${LANGUAGE}${run === undefined ? "" : "&run=" + encodeURIComponent(run)}`); }
   catch (error) { notice(TEXT.gone); throw error; }
   if (at("notice").textContent === TEXT.gone) notice("");
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
@@ -45,7 +49,7 @@ async function ask(path, run) {
 // Has something done. The token stands in a header, which no other page can put there.
 async function have(path, wish, signal) {
   const headers = { "Content-Type": "application/json", "X-Plimsoll-Token": TOKEN };
-  const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(wish), signal });
+  const answer = await fetch(`${path}?lang=${LANGUAGE}`, { method: "POST", headers, body: JSON.stringify(wish), signal });
   const body = await answer.json().catch(() => ({ message: `${path}: ${answer.status}` }));
   if (!answer.ok) throw new Error(body.message);
   return body;
@@ -215,7 +219,7 @@ function stacked(parts, whole, words) {
 
 function categories(plan) {
   const { categories, planned_bytes, budget_bytes } = memory(plan);
-  const parts = Object.entries(categories).sort((a, b) => b[1] - a[1]).map(([name, bytes]) => [name, bytes, colour(name)]);
+  const parts = Object.entries(categories).sort((a, b) => b[1] - a[1]).map(([name, bytes]) => [say(name), bytes, colour(name)]);
   const left = Math.max(budget_bytes - planned_bytes, 0);
   return [...stacked([...parts, [TEXT.free, left, "transparent"]], Math.max(budget_bytes, planned_bytes), (bytes) => size(bytes)),
     made("p", { class: "faint", style: "margin:8px 0 0" }, `${TEXT.planned}: ${size(planned_bytes)} ${TEXT.of} ${size(budget_bytes)} ${TEXT.budget}`)];

@@ -5,10 +5,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use plimsoll_speech::Language;
 use serde_json::{Value, json};
 
 use super::Request;
 use super::answer::{Answer, stream_head};
+use super::spoken::{spoken, words};
 use crate::picture::COLOURS;
 use crate::runs::{Follower, Metrics, StepPoint, list_runs, run_status};
 
@@ -22,12 +24,16 @@ const LOG_BYTES: u64 = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(1000);
 
 /// The page with all it needs inside.
-pub fn page(token: &str) -> Answer {
-    let script = SCRIPTS.concat().replace("{{colours}}", &json!(COLOURS).to_string());
-    Answer::html(PAGE.replace("{{style}}", STYLE).replace("{{script}}", &script).replace("{{token}}", token))
+pub fn page(token: &str, language: Language) -> Answer {
+    let scripts = SCRIPTS.concat();
+    let words = json!(words(&scripts, language)).to_string();
+    let script = scripts.replace("{{colours}}", &json!(COLOURS).to_string());
+    let script = script.replace("{{words}}", &words).replace("{{language}}", language.code());
+    let page = PAGE.replace("{{style}}", STYLE).replace("{{script}}", &script).replace("{{tag}}", language.tag());
+    Answer::html(page.replace("{{token}}", token))
 }
 
-pub fn answer(runs: &Path, request: &Request) -> Answer {
+pub fn answer(runs: &Path, request: &Request, language: Language) -> Answer {
     match request.path.as_str() {
         "/api/runs" => match list_runs(runs) {
             Ok(list) => {
@@ -43,7 +49,7 @@ pub fn answer(runs: &Path, request: &Request) -> Answer {
         }),
         "/api/plan" => with_run(runs, request, |run| {
             let plan: Value = serde_json::from_slice(&fs::read(run.join("plan.json")).ok()?).ok()?;
-            Some(Answer::json(&plan))
+            Some(Answer::json(&spoken(&plan, language)))
         }),
         "/api/log" => with_run(runs, request, |run| {
             let mut lines = Vec::new();

@@ -1,12 +1,12 @@
 // ---- starting a run ----
 
-const START = {
+const START = said({
   title: "New run", model: "Model or run file", data: "Training data", tokenizer: "Tokenizer", task: "Task", method: "Method", gpu: "GPU memory", host: "Host memory",
   goal: "Goal", sequences: "Sequences per update", length: "Longest sequence, tokens", steps: "Updates", lr: "Learning rate", name: "Name", device: "Device", start: "Start",
   own: "as the run has it", auto: "all that is free", automatic: "as named by the model", anyDevice: "the first GPU, else the CPU", planning: "Planning…", fits: "It fits", fitsNot: "It does not fit",
   update: "An update", speed: "Speed", bound: "Bound by", microBatch: "Micro-batches", more: "With more memory", shell: "The same in a shell", faster: "× faster",
   kinds: { quickstart: "Built in", file: "Run files", folder: "Model folders", preset: "Shapes, from random weights" }, tokensPerS: "tokens/s", each: "of", tokens: "tokens", quickstart: "quickstart: a small model on a built-in dataset",
-};
+});
 // The slider is logarithmic: what counts is by how much memory grows.
 const STOPS = 120, LEAST_MIB = 16;
 let choices, draftTimer, draftAsked = 0, draftUnderWay = null;

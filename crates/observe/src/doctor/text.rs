@@ -190,9 +190,9 @@ fn card(problem: &Problem) -> (String, String) {
                 .into(),
         ),
         Problem::Shared { gpu, processes } => {
-            let list = processes.iter().map(|(pid, name, user, held)| {
-                let user = if user.is_empty() { String::new() } else { format!(" of {user}") };
-                format!("{pid} ({name}{user}, {})", bytes(*held))
+            let list = processes.iter().map(|(pid, name, user, held)| match user.is_empty() {
+                true => format!("{pid} ({name}, {})", bytes(*held)),
+                false => format!("{pid} ({name} of {user}, {})", bytes(*held)),
             });
             (
                 format!("several processes share {gpu}: {}", list.collect::<Vec<_>>().join(", ")),

@@ -263,8 +263,10 @@ impl<'a> Drawing<'a> {
         let entries: Vec<&str> = COLOURS.iter().map(|(name, ..)| *name).filter(|name| shown(name)).collect();
         for name in entries {
             self.area([x, y, 12.0, 12.0], colour(name), 1.0);
-            self.words((x + 17.0, y + 10.0), name, INK, Anchor::Start);
-            x += 34.0 + 7.0 * name.len() as f64;
+            let said = self.text.categories[category_index(name) as usize].1;
+            self.words((x + 17.0, y + 10.0), said, INK, Anchor::Start);
+            // Characters of three bytes are as wide as two of one.
+            x += 34.0 + 7.0 * said.len() as f64;
         }
         if self.timeline.buffers.iter().any(|b| b.recomputed) {
             self.area([x, y, 12.0, 12.0], colour("activations"), 1.0);

@@ -1,21 +1,19 @@
 //! The picture as one page that needs nothing else: style, script and data inside.
 
+use plimsoll_speech::Language;
 use serde_json::{Value, json};
 
 use super::COLOURS;
 use super::scene::PlanPicture;
-use super::text::{ENGLISH, Text};
+use super::text::Text;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The page of one plan, or of several side by side.
-pub fn html(plans: &[PlanPicture]) -> String {
-    render(plans, &ENGLISH)
-}
-
-fn render(plans: &[PlanPicture], text: &Text) -> String {
+pub fn html(plans: &[PlanPicture], language: Language) -> String {
+    let text = Text::of(language);
     let data: Vec<Value> = plans.iter().map(|plan| plan.to_json()).collect();
     let names: Vec<&str> = plans.iter().map(|plan| plan.name).collect();
     let data = json!({"plans": data, "colours": COLOURS, "text": text});

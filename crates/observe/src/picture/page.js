@@ -6,6 +6,7 @@
   const colour = (category) => colours[category][dark.matches ? 2 : 1];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const word = (pairs, key) => (pairs.find(([name]) => name === key) || [key, key])[1];
+  const category = (name) => word(text.categories, name);
 
   // ---- data ----
 
@@ -389,7 +390,7 @@
       const operator = (i) => { const s = timeline.steps[i]; return `${i} ${s.op}${s.layer ? " @" + (s.layer - 1) : ""}`; };
       tip.replaceChildren(
         element("b", {}, b.name),
-        line(colours[b.category][0] + (b.className ? " · " + b.className : "") + ":", size(b.bytes)),
+        line(category(colours[b.category][0]) + (b.className ? " · " + b.className : "") + ":", size(b.bytes)),
         ...(b.detail ? [line(text.content, b.detail)] : []),
         ...(b.layer ? [line(text.layer, String(b.layer - 1))] : []),
         line(text.address, size(b.offset) + " – " + size(b.offset + b.bytes)),
@@ -463,13 +464,13 @@
     const index = (name) => colours.findIndex(([known]) => known === name);
     const shade = (name) => (index(name) < 0 ? style("--faint") : colour(index(name)));
     for (const [name, bytes] of plan.categories) {
-      bar.append(element("span", { style: `width:${(100 * bytes) / Math.max(plan.budget, plan.planned)}%;background:${shade(name)}`, title: `${name} ${size(bytes)}` }));
+      bar.append(element("span", { style: `width:${(100 * bytes) / Math.max(plan.budget, plan.planned)}%;background:${shade(name)}`, title: `${category(name)} ${size(bytes)}` }));
       const button = element("button", { type: "button", "aria-pressed": "false", onclick: () => {
-        const category = index(name);
-        plot.only = plot.only === category || category < 0 ? null : category;
+        const place = index(name);
+        plot.only = plot.only === place || place < 0 ? null : place;
         for (const other of buttons.children) other.setAttribute("aria-pressed", String(other === button && plot.only !== null));
         plot.draw();
-      } }, element("span", { class: "swatch", style: `background:${shade(name)}` }), name, element("span", { class: "faint" }, size(bytes)));
+      } }, element("span", { class: "swatch", style: `background:${shade(name)}` }), category(name), element("span", { class: "faint" }, size(bytes)));
       buttons.append(button);
     }
     return [bar, buttons];
@@ -495,7 +496,7 @@
       const found = plot.timeline.buffers.filter((b) => !wanted || b.name.toLowerCase().includes(wanted)).sort((a, b) => b.bytes - a.bytes).slice(0, ROW_LIMIT);
       pairs = found.map((b) => [b, element("tr", { onclick: () => { plot.focus(b); mark(b); plot.canvas.scrollIntoView({ block: "nearest", behavior: "smooth" }); } },
         element("td", { class: "name" }, element("span", { class: "swatch", style: `display:inline-block;margin-right:7px;background:${colour(b.category)}` }), b.name, b.recomputed ? element("span", { class: "faint" }, " ↻ " + text.recomputed) : ""),
-        element("td", { class: "wide" }, colours[b.category][0]),
+        element("td", { class: "wide" }, category(colours[b.category][0])),
         element("td", { class: "number" }, size(b.bytes)),
         element("td", { class: "wide" }, b.detail),
         element("td", { class: "number wide" }, b.layer ? String(b.layer - 1) : ""),
@@ -550,7 +551,7 @@
     const difference = plans.length === 2 ? element("th", { class: "number" }, text.difference) : null;
     return element("section", { class: "compare" }, element("div", { class: "scroll" }, element("table", {},
       element("thead", {}, element("tr", {}, element("th", {}, text.category), ...plans.map((plan) => element("th", { class: "number" }, plan.name)), difference)),
-      element("tbody", {}, ...names.map((name) => row("td", name, (plan) => bytes(plan, name)))),
+      element("tbody", {}, ...names.map((name) => row("td", category(name), (plan) => bytes(plan, name)))),
       element("tfoot", {}, row("td", text.total, (plan) => plan.planned)))));
   }
 

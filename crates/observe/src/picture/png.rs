@@ -5,10 +5,12 @@ use std::io::Write;
 use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
 
+use plimsoll_speech::Language;
+
 use super::drawing::{Anchor, HEIGHT, Shape, WIDTH, sheet};
 use super::letters::lines;
 use super::scene::PlanPicture;
-use super::text::ENGLISH;
+use super::text::Text;
 
 /// Pixels along a unit of the drawing.
 const SCALE: f64 = 2.0;
@@ -23,10 +25,10 @@ const STRIPE_OPACITY: f64 = 0.6;
 const DASH: f64 = 7.0;
 const DASHES_APART: f64 = 11.0;
 
-/// The schedule that trains, over the operators it runs.
+/// The schedule that trains, over the operators it runs; in English, since the letters here are Latin ones.
 pub fn png(plan: &PlanPicture) -> Vec<u8> {
     let mut pixels = Pixels::new((WIDTH * SCALE) as usize, (HEIGHT * SCALE) as usize);
-    for shape in &sheet(plan, &ENGLISH).shapes {
+    for shape in &sheet(plan, &Text::of(Language::English)).shapes {
         pixels.put(shape);
     }
     encode(pixels.width, pixels.height, &pixels.values)

@@ -2,14 +2,16 @@
 
 use std::fmt::Write;
 
+use plimsoll_speech::Language;
+
 use super::drawing::{Anchor, HEIGHT, Shape, WIDTH, sheet};
 use super::html::escape;
 use super::scene::PlanPicture;
-use super::text::ENGLISH;
+use super::text::Text;
 
 /// The schedule that trains, over the operators it runs.
-pub fn svg(plan: &PlanPicture) -> String {
-    let sheet = sheet(plan, &ENGLISH);
+pub fn svg(plan: &PlanPicture, language: Language) -> String {
+    let sheet = sheet(plan, &Text::of(language));
     let mut out = format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, 'Segoe UI', Roboto, 'Noto Sans', sans-serif">
 <title>{}</title>

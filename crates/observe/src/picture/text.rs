@@ -1,6 +1,9 @@
 //! What the pictures say.
 
+use plimsoll_speech::Language;
 use serde::Serialize;
+
+use super::COLOURS;
 
 /// Every word of the page and of the drawing, in one language. The page finds them by these names.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -46,54 +49,68 @@ pub struct Text {
     pub search: &'static str,
     pub phases: [(&'static str, &'static str); 4],
     pub schedules: [(&'static str, &'static str); 5],
+    /// Of every category of memory its name.
+    pub categories: [(&'static str, &'static str); COLOURS.len()],
 }
 
-pub const ENGLISH: Text = Text {
-    language: "en",
-    title: "Memory plan",
-    peak: "peak",
-    budget: "budget",
-    arena: "arena",
-    planned: "planned",
-    speed: "predicted speed",
-    batch: "update",
-    recompute: "recompute",
-    recomputed: "recomputed",
-    nothing: "nothing",
-    layers: "layers",
-    fits: "fits",
-    does_not_fit: "does not fit",
-    schedule: "Schedule",
-    axis: "Time axis",
-    axis_steps: "operators",
-    axis_time: "predicted time",
-    reset: "Show all",
-    to_peak: "Go to the peak",
-    usage: "Drag to move, scroll or pinch to zoom, double-click to show all, click a buffer to keep it selected. \
-            Keys: arrows, + and −, 0.",
-    largest: "Largest buffers",
-    buffer: "Buffer",
-    category: "Category",
-    layer: "Layer",
-    size: "Size",
-    address: "Address",
-    steps: "Operators",
-    content: "Content",
-    at_peak: "At peak",
-    yes: "yes",
-    whole_run: "whole run",
-    budget_above: "budget above",
-    outside: "outside the arena",
-    live: "In use",
-    total: "Total",
-    difference: "Difference",
-    search: "Filter by name",
-    phases: [("forward", "forward"), ("recompute", "recompute"), ("backward", "backward"), ("update", "update")],
-    schedules: [
-        ("micro-step", "micro-step"),
-        ("update", "update"),
-        ("evaluation", "evaluation"),
-        ("prefill", "prefill"),
-        ("decode", "decode"),
-    ],
-};
+impl Text {
+    pub fn of(language: Language) -> Self {
+        let say = |text| language.label(text);
+        Self {
+            language: language.tag(),
+            title: say("Memory plan"),
+            peak: say("peak"),
+            budget: say("budget"),
+            arena: say("arena"),
+            planned: say("planned"),
+            speed: say("predicted speed"),
+            batch: say("update"),
+            recompute: say("recompute"),
+            recomputed: say("recomputed"),
+            nothing: say("nothing"),
+            layers: say("layers"),
+            fits: say("fits"),
+            does_not_fit: say("does not fit"),
+            schedule: say("Schedule"),
+            axis: say("Time axis"),
+            axis_steps: say("operators"),
+            axis_time: say("predicted time"),
+            reset: say("Show all"),
+            to_peak: say("Go to the peak"),
+            usage: say(
+                "Drag to move, scroll or pinch to zoom, double-click to show all, click a buffer to keep it selected. Keys: arrows, + and −, 0.",
+            ),
+            largest: say("Largest buffers"),
+            buffer: say("Buffer"),
+            category: say("Category"),
+            layer: say("Layer"),
+            size: say("Size"),
+            address: say("Address"),
+            steps: say("Operators"),
+            content: say("Content"),
+            at_peak: say("At peak"),
+            yes: say("yes"),
+            whole_run: say("whole run"),
+            budget_above: say("budget above"),
+            outside: say("outside the arena"),
+            live: say("In use"),
+            total: say("Total"),
+            difference: say("Difference"),
+            search: say("Filter by name"),
+            phases: [
+                ("forward", say("forward")),
+                ("recompute", say("recompute")),
+                ("backward", say("backward")),
+                ("update", say("update")),
+            ],
+            schedules: [
+                ("micro-step", say("micro-step")),
+                ("update", say("update")),
+                ("evaluation", say("evaluation")),
+                ("prefill", say("prefill")),
+                ("decode", say("decode")),
+            ],
+            categories: COLOURS.map(|(name, ..)| (name, say(name))),
+        }
+    }
+}

@@ -13,6 +13,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use plimsoll_speech::Language;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::ObserveError;
@@ -24,11 +25,16 @@ use view::View;
 const REFRESH: Duration = Duration::from_millis(1000);
 
 /// Shows a run until somebody presses `q`; `cards` reads those of this machine.
-pub fn watch(run: &Path, colour: bool, cards: &mut dyn FnMut() -> Vec<CardLoad>) -> Result<(), ObserveError> {
+pub fn watch(
+    run: &Path,
+    colour: bool,
+    language: Language,
+    cards: &mut dyn FnMut() -> Vec<CardLoad>,
+) -> Result<(), ObserveError> {
     let mut watched = Watched::open(run)?;
     let terminal_error = |error: io::Error| ObserveError::io(Path::new("terminal"), error);
     let mut terminal = ratatui::try_init().map_err(terminal_error)?;
-    let mut view = View::new(colour);
+    let mut view = View::new(colour, language);
     let shown = (|| {
         loop {
             let began = Instant::now();

@@ -6,6 +6,8 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
+use unicode_width::UnicodeWidthStr;
+
 use super::data::{Course, Planned};
 use super::load::Load;
 use super::text::Text;
@@ -42,7 +44,7 @@ fn look(category: &str) -> (Color, char) {
 /// How panels are painted.
 #[derive(Clone, Copy)]
 pub struct Paint {
-    pub text: &'static Text,
+    pub text: Text,
     pub colour: bool,
 }
 
@@ -72,7 +74,7 @@ impl Paint {
                 let mark = if self.colour { '█' } else { letter };
                 Line::from(vec![
                     Span::styled(format!("{mark} "), self.style(colour)),
-                    Span::raw(format!("{name:<13} {:>9.3} GiB ", gib(*bytes))),
+                    Span::raw(format!("{} {:>9.3} GiB ", padded(&self.text.language.word(name), 13), gib(*bytes))),
                     Span::styled(bar, self.style(colour)),
                 ])
             };
@@ -107,7 +109,12 @@ impl Paint {
             };
             Line::from(columns.iter().map(cell).collect::<Vec<_>>())
         };
-        let title = format!("{} {} · {:.3} GiB", self.text.within_update, course.name, gib(course.peak_bytes()));
+        let title = format!(
+            "{} {} · {:.3} GiB",
+            self.text.within_update,
+            self.text.language.word(&course.name),
+            gib(course.peak_bytes())
+        );
         Self::panel(frame, area, title, (0..height).map(row).collect());
     }
 
@@ -133,7 +140,7 @@ impl Paint {
         ];
         let lines = named.map(|(name, ms, colour)| {
             let share = if total > 0.0 { (ms / total).clamp(0.0, 1.0) } else { 0.0 };
-            let words = format!("{name:<17} {ms:>9.1} ms {:>3.0} % ", share * 100.0);
+            let words = format!("{} {ms:>9.1} ms {:>3.0} % ", padded(name, 17), share * 100.0);
             let bar = "█".repeat((share * columns).round() as usize);
             Line::from(vec![Span::raw(words), Span::styled(bar, self.style(colour))])
         });
@@ -146,11 +153,16 @@ impl Paint {
         let Text { processors, host, swap, of, .. } = self.text;
         let busy = load.cpu_percent.map_or_else(|| "–".to_owned(), |percent| format!("{percent:.0} %"));
         let mut lines = vec![
-            Line::raw(format!("{processors:<12} {busy:>5} {of} {:.0}", load.cpus)),
-            Line::raw(format!("{host:<12} {:>5.1} {of} {:.1} GiB", gib(load.host_used_bytes), gib(load.host_bytes))),
+            Line::raw(format!("{} {busy:>5} {of} {:.0}", padded(processors, 12), load.cpus)),
+            Line::raw(format!(
+                "{} {:>5.1} {of} {:.1} GiB",
+                padded(host, 12),
+                gib(load.host_used_bytes),
+                gib(load.host_bytes)
+            )),
         ];
         if load.swapped_bytes > 0 {
-            let words = format!("{swap:<12} {:>5.1} GiB", gib(load.swapped_bytes));
+            let words = format!("{} {:>5.1} GiB", padded(swap, 12), gib(load.swapped_bytes));
             lines.push(Line::styled(words, self.style(Color::Yellow)));
         }
         for (index, card) in load.cards.iter().enumerate() {
@@ -162,6 +174,11 @@ impl Paint {
         }
         Self::panel(frame, area, self.text.machine.to_owned(), lines);
     }
+}
+
+/// A text with spaces behind it, so that it takes so many columns.
+fn padded(text: &str, columns: usize) -> String {
+    text.to_owned() + &" ".repeat(columns.saturating_sub(text.width()))
 }
 
 pub fn gib(bytes: u64) -> f64 {

@@ -4,10 +4,12 @@
 use std::fs;
 use std::path::Path;
 
+use plimsoll_speech::Language;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::style::{Color, Modifier};
+use unicode_width::UnicodeWidthStr;
 
 use super::data::{Course, Watched};
 use super::load::{CardLoad, Load};
@@ -80,8 +82,15 @@ fn screen(view: &mut View, watched: &Watched, width: u16, height: u16) -> String
     let mut lines = Vec::new();
     for y in 0..height {
         let (mut line, mut before) = (String::new(), (Color::Reset, Modifier::empty()));
+        let mut behind_wide = false;
         for x in 0..width {
             let cell = &buffer[(x, y)];
+            // A character of two columns has both.
+            let is_behind = behind_wide;
+            behind_wide = !is_behind && cell.symbol().width() > 1;
+            if is_behind {
+                continue;
+            }
             if (cell.fg, cell.modifier) != before && cell.symbol() != " " {
                 before = (cell.fg, cell.modifier);
                 let colour = if cell.fg == Color::Reset { String::new() } else { cell.fg.to_string().to_lowercase() };
@@ -98,8 +107,13 @@ fn screen(view: &mut View, watched: &Watched, width: u16, height: u16) -> String
 
 #[track_caller]
 fn check(name: &str, expected: &str, keys: &[char], colour: bool, width: u16) {
+    check_in(Language::English, name, expected, keys, colour, width);
+}
+
+#[track_caller]
+fn check_in(language: Language, name: &str, expected: &str, keys: &[char], colour: bool, width: u16) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut view = View::new(colour);
+    let mut view = View::new(colour, language);
     keys.iter().for_each(|key| view.press(KeyCode::Char(*key)));
     let found = screen(&mut view, &watched(folder.path()), width, if width < 100 { 32 } else { 44 });
     if std::env::var_os(WRITE).is_some() {
@@ -112,7 +126,7 @@ fn check(name: &str, expected: &str, keys: &[char], colour: bool, width: u16) {
     let plain = |line: &str| {
         line.split('{').map(|part| part.split_once('}').map_or(part, |(_, text)| text)).collect::<String>()
     };
-    assert!(found.lines().all(|line| plain(line).chars().count() <= usize::from(width)));
+    assert!(found.lines().all(|line| plain(line).width() <= usize::from(width)));
     assert_eq!(found.contains("{green"), colour, "colours are there where they are wanted");
 }
 
@@ -121,6 +135,14 @@ fn eighty_columns() {
     check("80.txt", include_str!("snapshots/80.txt"), &[], false, 80);
     check("80-colour.txt", include_str!("snapshots/80-colour.txt"), &[], true, 80);
     check("80-planned.txt", include_str!("snapshots/80-planned.txt"), &['m'], false, 80);
+}
+
+/// Frames and figures stand where they stand in English, though the words are as wide as twice their number.
+#[test]
+fn in_chinese() {
+    let check = |name, expected, width| check_in(Language::Chinese, name, expected, &[], false, width);
+    check("80-chinese.txt", include_str!("snapshots/80-chinese.txt"), 80);
+    check("160-chinese.txt", include_str!("snapshots/160-chinese.txt"), 160);
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! What the view says.
 
+use plimsoll_speech::Language;
+
+#[derive(Clone, Copy)]
 pub struct Text {
+    pub language: Language,
     pub loss: &'static str,
     pub evaluation: &'static str,
     pub learning_rate: &'static str,
@@ -32,37 +36,45 @@ pub struct Text {
     pub failed: &'static str,
 }
 
-pub const ENGLISH: Text = Text {
-    loss: "Loss",
-    evaluation: "evaluation",
-    learning_rate: "Learning rate",
-    memory: "Memory",
-    by_category: "Planned memory",
-    within_update: "Planned over",
-    planned: "planned",
-    budget: "budget",
-    used: "used",
-    update_time: "An update's time",
-    forward_backward: "forward, backward",
-    optimizer: "optimizer",
-    waiting: "waiting for data",
-    rest: "the rest",
-    machine: "This machine",
-    processors: "processors",
-    host: "host memory",
-    swap: "swap",
-    of: "of",
-    log: "Log",
-    step: "step",
-    left: "left",
-    nothing_yet: "no update has been written yet",
-    keys: [
-        " q leave (the run goes on)   r recent / all   s smooth   m used / planned memory   t schedule   ↑ ↓ scroll the log ",
-        " q leave (the run goes on)  r recent  s smooth  m memory  t schedule  ↑ ↓ log ",
-        " q leave  r s m t ↑ ↓ ",
-    ],
-    running: "running",
-    stopped: "stopped",
-    finished: "finished",
-    failed: "failed",
-};
+impl Text {
+    pub fn of(language: Language) -> Self {
+        let say = |text| language.label(text);
+        Self {
+            language,
+            loss: say("Loss"),
+            evaluation: say("evaluation"),
+            learning_rate: say("Learning rate"),
+            memory: say("Memory"),
+            by_category: say("Planned memory"),
+            within_update: say("Planned over"),
+            planned: say("planned"),
+            budget: say("budget"),
+            used: say("used"),
+            update_time: say("An update's time"),
+            forward_backward: say("forward, backward"),
+            optimizer: say("optimizer"),
+            waiting: say("waiting for data"),
+            rest: say("the rest"),
+            machine: say("This machine"),
+            processors: say("processors"),
+            host: say("host memory"),
+            swap: say("swap"),
+            of: say("of"),
+            log: say("Log"),
+            step: say("step"),
+            left: say("left"),
+            nothing_yet: say("no update has been written yet"),
+            keys: [
+                say(
+                    "q leave (the run goes on)   r recent / all   s smooth   m used / planned memory   t schedule   ↑ ↓ scroll the log",
+                ),
+                say("q leave (the run goes on)  r recent  s smooth  m memory  t schedule  ↑ ↓ log"),
+                say("q leave  r s m t ↑ ↓"),
+            ],
+            running: say("running"),
+            stopped: say("stopped"),
+            finished: say("finished"),
+            failed: say("failed"),
+        }
+    }
+}

@@ -8,10 +8,13 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph};
 
+use plimsoll_speech::Language;
+use unicode_width::UnicodeWidthStr;
+
 use super::curve::{bounds, smoothed, thinned};
 use super::data::Watched;
 use super::panels::{Paint, gib};
-use super::text::{ENGLISH, Text};
+use super::text::Text;
 use crate::runs::{RunState, StepPoint};
 
 /// Two columns of curves need as much.
@@ -26,7 +29,7 @@ type Curve<'a> = (&'a [(f64, f64)], Color, GraphType);
 
 /// How the run is looked at.
 pub struct View {
-    text: &'static Text,
+    text: Text,
     colour: bool,
     recent: bool,
     smooth: bool,
@@ -39,8 +42,16 @@ pub struct View {
 }
 
 impl View {
-    pub fn new(colour: bool) -> Self {
-        Self { text: &ENGLISH, colour, recent: false, smooth: false, planned: false, schedule: 0, scrolled: 0 }
+    pub fn new(colour: bool, language: Language) -> Self {
+        Self {
+            text: Text::of(language),
+            colour,
+            recent: false,
+            smooth: false,
+            planned: false,
+            schedule: 0,
+            scrolled: 0,
+        }
     }
 
     pub fn press(&mut self, key: KeyCode) {
@@ -96,8 +107,9 @@ impl View {
         paint.load(frame, machine, &watched.load);
         self.log(frame, log, watched);
         let width = usize::from(keys.width);
-        let fits = self.text.keys.iter().find(|text| text.chars().count() <= width);
-        frame.render_widget(Paragraph::new(*fits.unwrap_or(&self.text.keys[2])).style(self.faint()), keys);
+        let fits = self.text.keys.iter().find(|text| text.width() + 2 <= width);
+        let shown = format!(" {} ", fits.unwrap_or(&self.text.keys[2]));
+        frame.render_widget(Paragraph::new(shown).style(self.faint()), keys);
     }
 
     fn paint(&self, colour: Color) -> Style {
@@ -178,7 +190,7 @@ impl View {
         let Text { memory, used, planned: planned_word, budget, of, .. } = self.text;
         let (plan_gib, budget_gib) = (gib(plan.planned_bytes), gib(plan.budget_bytes));
         let long = format!("{memory} · {used} {now:.2} · {planned_word} {plan_gib:.2} · {budget} {budget_gib:.2} GiB");
-        let fits = long.chars().count() + 2 <= usize::from(area.width);
+        let fits = long.width() + 2 <= usize::from(area.width);
         let title = if fits { long } else { format!("{memory} · {now:.2} {of} {plan_gib:.2} GiB") };
         let curves = [(&points[..], Color::Magenta, GraphType::Line), (&planned[..], Color::Red, GraphType::Line)];
         self.chart(frame, area, &title, &curves, &|value| format!("{value:.2}"));
@@ -288,7 +300,7 @@ mod tests {
     fn a_run_is_shown_with_its_curves() {
         let folder = tempfile::tempdir().expect("a folder");
         run(folder.path(), 400);
-        let text = drawn(&mut View::new(true), &watched(folder.path()), 160, 45);
+        let text = drawn(&mut View::new(true, Language::English), &watched(folder.path()), 160, 45);
         shows(
             &text,
             &["step 400", "loss 2.0200", "900 tok/s", "Learning rate", "used 1.00 · planned 2.00 · budget 4.00 GiB"],
@@ -308,10 +320,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         run(folder.path(), 0);
         let watched = watched(folder.path());
-        let text = drawn(&mut View::new(false), &watched, 60, 24);
+        let text = drawn(&mut View::new(false, Language::English), &watched, 60, 24);
         shows(&text, &["no update has been written yet", "weights"]);
         for (width, height) in [(1, 1), (20, 5), (200, 3), (99, 60)] {
-            drawn(&mut View::new(true), &watched, width, height);
+            drawn(&mut View::new(true, Language::English), &watched, width, height);
         }
     }
 
@@ -320,7 +332,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         run(folder.path(), 3);
         let watched = watched(folder.path());
-        let mut view = View::new(false);
+        let mut view = View::new(false, Language::English);
         view.press(KeyCode::PageUp);
         let text = drawn(&mut view, &watched, 120, 40);
         assert!(text.contains("line 40") && !text.contains("line 41"), "{text}");
@@ -337,7 +349,7 @@ mod tests {
         let watched = watched(folder.path());
         let coloured = |colour: bool| {
             let mut terminal = Terminal::new(TestBackend::new(140, 40)).expect("a terminal in memory");
-            terminal.draw(|frame| View::new(colour).draw(frame, &watched)).expect("drawn");
+            terminal.draw(|frame| View::new(colour, Language::English).draw(frame, &watched)).expect("drawn");
             let cells = terminal.backend().buffer().content().to_vec();
             cells.iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
         };

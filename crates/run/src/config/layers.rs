@@ -119,8 +119,8 @@ fn from_source(source: Source<'_>) -> Result<Node, Failure> {
     Ok(if tree.is_null() { Node::empty_map(place(1, 1)) } else { tree })
 }
 
-/// Variables that say something about the machine, not about the run.
-const NOT_KEYS: [&str; 1] = ["PLIMSOLL_CUDA_PATH"];
+/// Variables that say something about the machine or its user, not about the run.
+const NOT_KEYS: [&str; 2] = ["PLIMSOLL_CUDA_PATH", "PLIMSOLL_LANG"];
 
 /// Every `PLIMSOLL_*` variable, as one layer.
 fn from_environment(variables: &[(String, String)]) -> Result<Node, Failure> {

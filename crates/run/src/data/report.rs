@@ -5,7 +5,7 @@ use plimsoll_train::Outcome;
 
 use super::RunData;
 use crate::note::{DetectedFormat, Note};
-use crate::units::counted;
+use crate::units::{Things, counted};
 
 /// Waiting for data is reported above this fraction of the time,
 const WAIT_FRACTION_MAX: f64 = 0.05;
@@ -72,26 +72,27 @@ fn described(name: &str, data: &Dataset) -> String {
     };
     let with_loss = if data.group() > 1 { String::new() } else { format!(", {with_loss} with loss") };
     let first: String = summary.bad_first.iter().map(|line| format!("\n  {line}")).collect();
-    let rows = counted(summary.rows, "row");
+    let rows = counted(summary.rows, Things::Rows);
     let divided = match (summary.other_side, data.hold_out()) {
         (0, _) | (_, None) => String::new(),
         (others, Some(HoldOut { held: false, .. })) => format!("; {rows}, {others} more held out"),
         (others, Some(HoldOut { held: true, .. })) => format!("; {rows} held out of {}", summary.rows + others),
     };
-    let (sequences, tokens) = (counted(sequences, "sequence"), counted(tokens, "token"));
+    let (sequences, tokens) = (counted(sequences, Things::Sequences), counted(tokens, Things::Tokens));
     format!("{name}: {sequences}, {tokens}{with_loss}{divided}{}{first}", dropped(summary))
 }
 
 fn dropped(summary: &Summary) -> String {
+    let (truncated, skipped) = (summary.truncated, summary.skipped);
+    let (identical, bad) = (summary.identical, summary.bad);
     let counts: Vec<String> = [
-        (summary.truncated, "truncated"),
-        (summary.skipped, "skipped: too long or without an answer"),
-        (summary.identical, "skipped: both answers are identical"),
-        (summary.bad, "skipped: unreadable"),
+        (truncated, format!("{truncated} truncated")),
+        (skipped, format!("{skipped} skipped: too long or without an answer")),
+        (identical, format!("{identical} skipped: both answers are identical")),
+        (bad, format!("{bad} skipped: unreadable")),
     ]
     .into_iter()
-    .filter(|(count, _)| *count > 0)
-    .map(|(count, what)| format!("{count} {what}"))
+    .filter_map(|(count, text)| (count > 0).then_some(text))
     .collect();
     if counts.is_empty() { String::new() } else { format!("; of {} rows, {}", summary.rows, counts.join(", ")) }
 }

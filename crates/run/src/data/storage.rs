@@ -35,11 +35,11 @@ pub struct Stored {
 
 impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "data mode: {}", self.mode)?;
-        if let Some(folder) = &self.folder {
-            write!(f, " in {}", folder.display())?;
+        let Self { mode, folder, reason } = self;
+        match folder {
+            Some(folder) => write!(f, "data mode: {mode} in {}, because {reason}", folder.display()),
+            None => write!(f, "data mode: {mode}, because {reason}"),
         }
-        write!(f, ", because {}", self.reason)
     }
 }
 

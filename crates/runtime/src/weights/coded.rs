@@ -137,13 +137,14 @@ impl Checkpoint {
         let state_name = format!("{name}.quant_state.bitsandbytes__nf4");
         let info = self.info(&state_name).ok_or_else(|| self.no_tensor(&state_name))?;
         let path = self.path_of(info);
-        let malformed = |reason: String| WeightError::format(path, format!("`{state_name}` {reason}"));
+        let malformed = |reason: String| WeightError::format(path, reason);
         if info.dtype != Dtype::U8 || info.bytes() > STATE_BYTES_MAX {
-            return Err(malformed(format!("is no text: {:?}, {} bytes", info.dtype, info.bytes())));
+            return Err(malformed(format!("`{state_name}` is no text: {:?}, {} bytes", info.dtype, info.bytes())));
         }
         let mut text = vec![0; info.bytes() as usize];
         self.read_stored(info, 0, &mut text)?;
-        let state: Json = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
+        let state: Json =
+            serde_json::from_slice(&text).map_err(|error| malformed(format!("`{state_name}` {error}")))?;
         let blocks = |key: &str, expected: usize| match state[key].as_u64() {
             Some(found) if found != expected as u64 => {
                 let stored = format!("in nf4 with a `{key}` of {found}");
@@ -152,7 +153,7 @@ impl Checkpoint {
                 Err(self.unsupported(name, stored, hint))
             }
             Some(_) => Ok(()),
-            None => Err(malformed(format!("has no `{key}`"))),
+            None => Err(malformed(format!("`{state_name}` has no `{key}`"))),
         };
         blocks("blocksize", NF4_BLOCK)?;
         let found: Vec<usize> =
@@ -166,7 +167,9 @@ impl Checkpoint {
         }
         blocks("nested_blocksize", NESTED_SCALES)?;
         let offset = state["nested_offset"].as_f64().map(|offset| offset as f32).filter(|offset| offset.is_finite());
-        Ok(Nf4State { offset: Some(offset.ok_or_else(|| malformed("has no `nested_offset`".to_owned()))?) })
+        Ok(Nf4State {
+            offset: Some(offset.ok_or_else(|| malformed(format!("`{state_name}` has no `nested_offset`")))?),
+        })
     }
 
     /// That codes stand for what they are expected to.

@@ -75,10 +75,10 @@ impl Draft {
     /// The run file, for the folder it will be in.
     pub fn yaml(&self, folder: &Path) -> String {
         let mut text = Lines::default();
-        text.bare("# Written by `plimsoll init`; every key can be changed, and `plimsoll keys` lists all there are.");
-        text.bare("# `plimsoll plan` shows what it takes and what else there is, `plimsoll train` trains it.");
+        text.remark("Written by `plimsoll init`; every key can be changed, and `plimsoll keys` lists all there are.");
+        text.remark("`plimsoll plan` shows what it takes and what else there is, `plimsoll train` trains it.");
         if let Some(chosen) = &self.chosen {
-            text.bare(&format!("# Chosen: {chosen}"));
+            text.remark(&format!("Chosen: {chosen}"));
         }
         text.bare("");
         self.model_lines(folder, &mut text);
@@ -198,6 +198,10 @@ impl Lines {
     fn bare(&mut self, line: &str) {
         self.0.push_str(line);
         self.0.push('\n');
+    }
+
+    fn remark(&mut self, text: &str) {
+        self.bare(&format!("# {text}"));
     }
 
     fn key(&mut self, line: &str, comment: &str) {

@@ -11,6 +11,7 @@ use plimsoll_run::{Failure, Inspected, bytes, inspect};
 use serde_json::json;
 
 use crate::args::{InitArgs, InitMethod, Preset};
+use crate::language;
 use crate::printer::Printer;
 use draft::{Draft, lora};
 
@@ -28,7 +29,7 @@ pub fn run(args: &InitArgs, printer: &Printer) -> Result<(), Failure> {
     let asks = printer.can_ask() && !args.is_answered();
     let draft = if asks { questions::answered(printer)? } else { by_flags(args, printer)? };
     let folder = path.parent().unwrap_or(Path::new(""));
-    plimsoll_files::write(path, draft.yaml(folder).as_bytes())
+    plimsoll_files::write(path, language::commented(&draft.yaml(folder), printer.language()).as_bytes())
         .map_err(|error| Failure::failed(format!("cannot write {shown}: {error}")))?;
     if printer.is_json() {
         printer.json(&json!({"file": path, "model": draft.model, "task": draft.task, "data": draft.data}));

@@ -53,8 +53,8 @@ pub fn asked<T>(
     mut check: impl FnMut(&str) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     loop {
-        let shown = if default.is_empty() { format!("{question}: ") } else { format!("{question} [{default}]: ") };
-        let typed = printer.answer(&shown)?;
+        let marks = if default.is_empty() { ": ".to_owned() } else { format!(" [{default}]: ") };
+        let typed = printer.answer(question, &marks)?;
         match check(if typed.is_empty() { default } else { &typed }) {
             Ok(value) => return Ok(value),
             Err(failure) => printer.failure(&failure),
@@ -147,8 +147,11 @@ fn ask_task(draft: &mut Draft, tasks: &[&'static str], printer: &Printer) -> Res
             return Ok(answer.to_owned());
         }
         let known = TASKS.iter().any(|(name, _)| *name == answer);
-        let text = if known { "is not what these rows are for" } else { "is no task" };
-        Err(Failure::usage(format!("`{answer}` {text}")).hint(format!("these rows train: {}", tasks.join(", "))))
+        let text = match known {
+            true => format!("`{answer}` is not what these rows are for"),
+            false => format!("`{answer}` is no task"),
+        };
+        Err(Failure::usage(text).hint(format!("these rows train: {}", tasks.join(", "))))
     })?;
     if draft.task == "classification" {
         draft.classes = asked(printer, "classes: their number, or their names with commas between", "2", classes)?;
