@@ -52,9 +52,9 @@ pub fn ignore() {
     }
 }
 
-/// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set. A closed terminal stays ignored where
-/// it was: that is what `nohup` is for. Ctrl-C does not: shells ignore it for what a script puts into the background, which may
-/// be sent it by name all the same.
+/// Listens for Ctrl-C, a polite `kill` and a closed terminal, and returns what they set. A closed terminal stays ignored
+/// where it was: that is what `nohup` is for. Ctrl-C does not: shells ignore it for what a script puts into the
+/// background, which may be sent it by name all the same.
 pub fn listen(language: Language) -> &'static AtomicBool {
     SAID.get_or_init(|| format!("{}\n", language.label(ANSWER)));
     ON_TERMINAL.store(std::io::stderr().is_terminal(), Ordering::Relaxed);

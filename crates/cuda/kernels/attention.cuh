@@ -1,9 +1,9 @@
-// Flash attention on tensor cores for one storage type (ATTENTION_TYPE) and one head dim (HEAD_DIM), where scores are plain and
-// causal and rows are fused.
+// Flash attention on tensor cores for one storage type (ATTENTION_TYPE) and one head dim (HEAD_DIM), where scores are
+// plain and causal and rows are fused.
 //
-// On Hopper, blocks stay and go from item to item, and a third warpgroup fetches (attention_pipeline.cuh).
-// The gradients of queries and of keys are two kernels: each sums in a fixed order without atomics, at
-// the price of computing the scores twice.
+// On Hopper, blocks stay and go from item to item, and a third warpgroup fetches (attention_pipeline.cuh). The gradients
+// of queries and of keys are two kernels: each sums in a fixed order without atomics, at the price of computing the scores
+// twice.
 #pragma once
 
 #include "attention_tiles.cuh"

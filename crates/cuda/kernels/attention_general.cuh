@@ -1,5 +1,6 @@
-// Attention by its whole definition on tensor cores, for one storage type (ATTENTION_TYPE) and one head dim (HEAD_DIM). A block
-// keeps 64 rows of one side, 16 to a warp, and walks over tiles of the other side, of which the next is fetched meanwhile.
+// Attention by its whole definition on tensor cores, for one storage type (ATTENTION_TYPE) and one head dim (HEAD_DIM). A
+// block keeps 64 rows of one side, 16 to a warp, and walks over tiles of the other side, of which the next is fetched
+// meanwhile.
 #pragma once
 
 #define ATTENTION_WITHOUT_WGMMA
@@ -47,8 +48,8 @@ struct Shaped {
     }
 };
 
-// Most tiles have no pair of rows that do not see each other: the question is asked of the tile first, and where its answer is
-// known the loops over pairs are compiled without it.
+// Most tiles have no pair of rows that do not see each other: the question is asked of the tile first, and where its
+// answer is known the loops over pairs are compiled without it.
 //
 // Whether all queries of a range see all keys of another, and all of them exist.
 __device__ __forceinline__ bool is_whole(const Shape& shape, int first_query, int queries, int last_query, int first_key,

@@ -1,5 +1,5 @@
-// Attention by its whole definition, as the host describes it to kernels: operands in any layout, keys of their own, masks, soft
-// caps, a bias by distance.
+// Attention by its whole definition, as the host describes it to kernels: operands in any layout, keys of their own,
+// masks, soft caps, a bias by distance.
 #pragma once
 
 #include "attention_places.cuh"

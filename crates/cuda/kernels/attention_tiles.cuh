@@ -1,9 +1,9 @@
-// What attention on tensor cores is made of: rows of a head in shared memory, products of these, the running softmax. For one
-// storage type (ATTENTION_TYPE) and one head dim (HEAD_DIM).
+// What attention on tensor cores is made of: rows of a head in shared memory, products of these, the running softmax. For
+// one storage type (ATTENTION_TYPE) and one head dim (HEAD_DIM).
 //
 // A block multiplies with two warpgroups, or one; each warp owns 16 of the block's rows, in all products. Products have
-// their results in registers in one layout, whether four warps compute them together (Hopper) or each
-// warp alone, so scores become the left factor of the next product without leaving the registers.
+// their results in registers in one layout, whether four warps compute them together (Hopper) or each warp alone, so
+// scores become the left factor of the next product without leaving the registers.
 #pragma once
 
 #include "attention_places.cuh"

@@ -210,9 +210,9 @@ struct DynamicNumbers {
     }
 };
 
-// The code of the nearest number. It is found by arithmetic, which may miss it by one where decades meet, and then compared with
-// what lies halfway to its neighbours. Neither a search of the table nor functions that few units compute: this is most of
-// what an update does.
+// The code of the nearest number. It is found by arithmetic, which may miss it by one where decades meet, and then
+// compared with what lies halfway to its neighbours. Neither a search of the table nor functions that few units compute:
+// this is most of what an update does.
 template <u32 PARTS> __device__ __forceinline__ u32 nearest_code(const DynamicTable& table, float number) {
     const float size = fabsf(number);
     // The inverse of the decade's end, and the parts it is divided into.

@@ -1,5 +1,5 @@
-//! Attention by its whole definition: every layout, mask and form of scores. On tensor cores for sixteen-bit types and the head
-//! dims of most models, `attention_general_{type}_{head_dim}.cu`; else any storage type and head dims up to 256,
+//! Attention by its whole definition: every layout, mask and form of scores. On tensor cores for sixteen-bit types and the
+//! head dims of most models, `attention_general_{type}_{head_dim}.cu`; else any storage type and head dims up to 256,
 //! `attention_generic.cu`.
 
 use plimsoll_graph::DType;

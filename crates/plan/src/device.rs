@@ -49,8 +49,8 @@ pub struct DeviceProfile {
     pub measured: Option<Arc<CardRates>>,
 }
 
-/// What a GPU's kernels for attention of every kind reach of the rate of those for plain causal attention. (Measured: a third on
-/// an H200 with 256 tokens, biased and crossed, before whole tiles were spared the mask.)
+/// What a GPU's kernels for attention of every kind reach of the rate of those for plain causal attention. (Measured: a
+/// third on an H200 with 256 tokens, biased and crossed, before whole tiles were spared the mask.)
 const GENERAL_ATTENTION_SHARE: f64 = 0.4;
 
 impl DeviceProfile {

@@ -16,8 +16,8 @@ impl Session {
             MicroBatch { streams: vec![TokenStream::default(); self.shapes().len()], ..MicroBatch::default() };
         self.fill_shape(&mut full);
         let mut schedules: Vec<ScheduleId> = self.executor().plan().schedules.keys().copied().collect();
-        // Micro-steps may update weights, and what they make of zeros and no learning rate may be no number, which text must not
-        // be made of.
+        // Micro-steps may update weights, and what they make of zeros and no learning rate may be no number, which text
+        // must not be made of.
         schedules.sort_by_key(|&id| id != ScheduleId::PREFILL);
         for id in schedules {
             match id {

@@ -74,6 +74,10 @@ fn a_closed_terminal_stays_ignored_where_it_was() {
 fn a_second_ctrl_c_leaves_at_once() {
     let world = World::new();
     let (mut child, stderr) = under_way(&world, &["--set", "save.every=1"]);
+    while !world.path("out/checkpoints/latest").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it goes on");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     let interrupt = || Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupt().success());
     // Read to its end, so that nobody waits for a full pipe. By then the run may have come to its own end.

@@ -78,8 +78,8 @@ impl VocabLoss {
     }
 }
 
-/// Elements from one row of logits to the next in scratch: products are slow where rows begin at odd addresses, as they would
-/// with a vocabulary of 29,298 words.
+/// Elements from one row of logits to the next in scratch: products are slow where rows begin at odd addresses, as they
+/// would with a vocabulary of 29,298 words.
 pub fn logits_stride(vocabulary: usize) -> usize {
     vocabulary.next_multiple_of(8)
 }

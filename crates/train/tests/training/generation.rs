@@ -189,8 +189,8 @@ fn last_logits(session: &mut Session, prompts: &[Vec<u32>], prompt: usize) -> Ve
 }
 
 /// Alone or with others that are read and that write at the same time, in a program that only generates and in one that
-/// trains, with sources read one by one and together. On a card, products of other numbers of rows may be summed otherwise by
-/// the library; there the text is what stays.
+/// trains, with sources read one by one and together. On a card, products of other numbers of rows may be summed otherwise
+/// by the library; there the text is what stays.
 #[test]
 fn company_and_plans_do_not_show_in_the_bits() {
     for family in SOURCED {

@@ -69,6 +69,8 @@ eval:
 save:
   minutes: 30            # default
   keep: 2                # default
+log:
+  wandb: false           # default
 guard:
   action: stop           # default
   limit: 10              # default
