@@ -56,7 +56,7 @@ def killed(bench: Bench) -> tuple:
     began = time.monotonic()
     if why := finish(bench, command(bench, file, undisturbed, KILLED_UPDATES, "--set", "save.every=40")):
         return why, {}
-    whole_s, kills = time.monotonic() - began, 0
+    whole_s, kills, runs = time.monotonic() - began, 0, 1
     while kills < KILLS and not (out / "final").exists() and bench.clock.left_s() > 20:
         child = start(command(bench, file, out, KILLED_UPDATES, "--set", "save.every=40"),
                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -66,7 +66,7 @@ def killed(bench: Bench) -> tuple:
         if (out / "final").exists() and kills < KILLS:
             if losses(out) != losses(undisturbed):
                 return f"other losses after {kills} kills", {"kills": kills}
-            out = out.with_name(f"killed-often-{kills}")
+            out, runs = out.with_name(f"killed-often-{runs}"), runs + 1
     figures = {"kills": kills, "updates": KILLED_UPDATES}
     if why := "" if (out / "final").exists() else finish(bench, command(bench, file, out, KILLED_UPDATES,
                                                                          "--set", "save.every=40")):

@@ -251,12 +251,14 @@ impl Surroundings<'_> {
     /// What the process will take besides what it has before anything has run.
     fn later_bytes(&self) -> u64 {
         let libraries = if self.device.backing == Backing::Gpu { LAZY_LOADING_BYTES } else { 0 };
-        self.headroom_bytes() + libraries + self.spec.encoding_bytes()
+        self.headroom_bytes() + libraries
     }
 
-    /// What the process will take besides what it has once everything has run.
+    /// What the process will take besides what it has once everything has run: weights are filled in, and encoded, behind
+    /// that.
     fn headroom_bytes(&self) -> u64 {
-        HEADROOM_BYTES + if self.device.backing == Backing::Gpu { DRIVER_HEADROOM_BYTES } else { 0 }
+        let driver = if self.device.backing == Backing::Gpu { DRIVER_HEADROOM_BYTES } else { 0 };
+        HEADROOM_BYTES + driver + self.spec.encoding_bytes()
     }
 
     /// Bytes of the host that are not the process's own.
