@@ -244,6 +244,20 @@ pub struct SpeedAt {
 }
 
 impl Report {
+    /// The plan as a row beside others.
+    pub fn as_alternative(&self, name: &str) -> Alternative {
+        Alternative {
+            name: name.to_owned(),
+            micro_batch_tokens: self.micro_batch_tokens,
+            gpu_bytes: self.gpu.planned_bytes,
+            host_bytes: self.host.planned_bytes,
+            tokens_per_s: self.predicted.tokens_per_s,
+            fits: true,
+            chosen: false,
+            why_not: None,
+        }
+    }
+
     /// Puts the measured figures of what no plan controls in place of the ones planned with.
     pub fn restate(&mut self, fixed: &crate::Fixed) {
         let host = &mut self.host.categories;

@@ -188,16 +188,7 @@ impl Planner<'_> {
     fn row(&self, spec: &Spec, budgets: Budgets) -> Result<Alternative, Failure> {
         let on_gpu = self.profile.backing == Backing::Gpu;
         match self.plan(spec, budgets) {
-            Ok(Chosen { report, .. }) => Ok(Alternative {
-                name: String::new(),
-                micro_batch_tokens: report.micro_batch_tokens,
-                gpu_bytes: report.gpu.planned_bytes,
-                host_bytes: report.host.planned_bytes,
-                tokens_per_s: report.predicted.tokens_per_s,
-                fits: true,
-                chosen: false,
-                why_not: None,
-            }),
+            Ok(Chosen { report, .. }) => Ok(report.as_alternative("")),
             Err(TrainError::Plan(PlanError::DoesNotFit {
                 memory, budget_bytes, needed_bytes, alternatives, ..
             })) => {

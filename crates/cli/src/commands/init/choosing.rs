@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_plan::{Alternative, Report};
+use plimsoll_plan::Alternative;
 use plimsoll_run::config::{Budget, Method, Resolved, Source, load};
 use plimsoll_run::{Cause, Failure, MethodTable, Options, Way, bytes, methods, plan};
 
@@ -102,7 +102,7 @@ fn part_of(budget: &str) -> String {
 /// A plan as a row of the table; one that does not fit says so.
 fn row(name: &str, draft: &Draft) -> Result<Alternative, Failure> {
     match plan(&resolved(draft)?, Options::default()) {
-        Ok(planned) => Ok(of_report(name, &planned.report)),
+        Ok(planned) => Ok(planned.report.as_alternative(name)),
         Err(failure) => match &failure.cause {
             Cause::DoesNotFit(Some(refusal)) => {
                 let over = bytes(refusal.needed_bytes.saturating_sub(refusal.budget_bytes));
@@ -113,19 +113,6 @@ fn row(name: &str, draft: &Draft) -> Result<Alternative, Failure> {
             }
             _ => Err(failure),
         },
-    }
-}
-
-fn of_report(name: &str, report: &Report) -> Alternative {
-    Alternative {
-        name: name.to_owned(),
-        micro_batch_tokens: report.micro_batch_tokens,
-        gpu_bytes: report.gpu.planned_bytes,
-        host_bytes: report.host.planned_bytes,
-        tokens_per_s: report.predicted.tokens_per_s,
-        fits: true,
-        chosen: false,
-        why_not: None,
     }
 }
 
