@@ -108,6 +108,9 @@ fn decisions(report: &Report) -> Table {
     for (name, value) in rows {
         table.row([name.to_owned(), value]);
     }
+    if report.mlp_chunks > 1 {
+        table.row(["MLP chunks".to_owned(), report.mlp_chunks.to_string()]);
+    }
     if report.update_in_backward {
         table.row(["optimizer".to_owned(), "in the backward pass".to_owned()]);
     }

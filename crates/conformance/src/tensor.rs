@@ -120,6 +120,7 @@ impl Tensor {
         let rows = match self.extent {
             Extent::Fixed => return self.len(),
             Extent::Tokens(stream) => active.of(stream).tokens,
+            Extent::Run { stream, start } => active.of(stream).tokens.saturating_sub(start).min(self.shape.rows()),
             Extent::Sequences(stream) => active.of(stream).sequences,
             Extent::Boundaries(stream) => active.of(stream).sequences + 1,
         };

@@ -38,6 +38,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::LastLogits(op) => loss::last_logits(op, call),
         Op::LastRows(_) => rows::last_rows(call),
         Op::LastRowsGrad(_) => rows::last_rows_grad(call),
+        Op::SplitRows(_) => rows::split_rows(call),
+        Op::JoinRows(_) => rows::join_rows(call),
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::ClassLoss(op) => score::class_loss(op, call),
         Op::ListLoss(op) => ranking::list_loss(op, call),

@@ -1,4 +1,4 @@
-//! The rows of sequences' last tokens, and their gradient's way back among those of all tokens.
+//! The rows of sequences' last tokens, and their gradient's way back among those of all tokens. Runs of rows.
 
 use plimsoll_graph::DType;
 use plimsoll_runtime::RuntimeError;
@@ -43,6 +43,41 @@ pub(crate) fn last_rows_grad(call: &Call) -> Result<(), RuntimeError> {
         }
     }
     Ok(())
+}
+
+pub(crate) fn split_rows(call: &Call) -> Result<(), RuntimeError> {
+    match call.step.inputs[0].dtype() {
+        DType::I32 | DType::U32 => split::<u32>(call),
+        _ => split::<f32>(call),
+    }
+}
+
+/// The runs lie one behind another in what is divided; those without rows in use are empty.
+fn split<T: Element>(call: &Call) -> Result<(), RuntimeError> {
+    let (x, mut start): (Rows<T>, usize) = (call.input(0)?, 0);
+    for index in 0..call.step.outputs.len() {
+        let run: Rows<T> = call.output(index)?;
+        copy(call, x.part(start * x.cols, run.rows, run.cols), run);
+        start += run.rows;
+    }
+    Ok(())
+}
+
+pub(crate) fn join_rows(call: &Call) -> Result<(), RuntimeError> {
+    let (y, mut start): (Matrix, usize) = (call.output(0)?, 0);
+    for index in 0..call.step.inputs.len() {
+        let run: Matrix = call.input(index)?;
+        copy(call, run, y.part(start * y.cols, run.rows, run.cols));
+        start += run.rows;
+    }
+    Ok(())
+}
+
+fn copy<T: Element>(call: &Call, from: Rows<T>, to: Rows<T>) {
+    call.workers.rows(from.rows, from.cols, |rows| {
+        // SAFETY: both are of one size and lie apart, and these rows are this task's alone.
+        unsafe { std::ptr::copy_nonoverlapping(from.row(rows.start), to.row(rows.start), rows.len() * from.cols) };
+    });
 }
 
 /// Where the sequences end, from the second input.

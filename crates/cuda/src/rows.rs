@@ -1,4 +1,4 @@
-//! The rows of sequences' last tokens, and their gradient's way back among those of all tokens.
+//! The rows of sequences' last tokens, and their gradient's way back among those of all tokens. Runs of rows.
 
 use plimsoll_graph::DType;
 use plimsoll_runtime::RuntimeError;
@@ -17,6 +17,27 @@ pub(crate) fn last_rows_grad(call: &Call) -> Result<(), RuntimeError> {
     let (dy, dx) = (call.input(0), call.output(0));
     call.zero(dx.ptr, dx.bytes())?;
     copy_rows(call, "last_rows_grad", &dy, &dx, &dy, dx.rows)
+}
+
+/// The runs lie one behind another in what is divided; those without rows in use are empty.
+pub(crate) fn split_rows(call: &Call) -> Result<(), RuntimeError> {
+    let mut from = call.input(0).ptr;
+    for index in 0..call.step.outputs.len() {
+        let run = call.output(index);
+        call.copy(run.ptr, from, run.bytes())?;
+        from += run.bytes() as u64;
+    }
+    Ok(())
+}
+
+pub(crate) fn join_rows(call: &Call) -> Result<(), RuntimeError> {
+    let mut to = call.output(0).ptr;
+    for index in 0..call.step.inputs.len() {
+        let run = call.input(index);
+        call.copy(to, run.ptr, run.bytes())?;
+        to += run.bytes() as u64;
+    }
+    Ok(())
 }
 
 /// A thread for each sixteen bytes of `sequences`, the one of both that has a row for each.

@@ -11,6 +11,7 @@ mod op;
 pub mod ops;
 mod optimizer;
 mod program;
+mod sink;
 mod storage;
 mod stream;
 mod value;
@@ -28,7 +29,10 @@ pub use op::{Alias, Io, Op, OpRule};
 pub use optimizer::{
     Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands, optimizer_named,
 };
-pub use program::{BatchShape, Cadence, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape};
+pub use program::{
+    BatchShape, Cadence, Chunks, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape,
+};
+pub use sink::sink_gradients;
 pub use storage::{BlockFormat, NESTED_SCALES, Scales, Storage, TENSOR_BYTES_MAX, WEIGHT_FORMATS, WeightFormat};
 pub use stream::{STREAMS_MAX, StreamId, Streams};
 pub use value::{Class, DType, Extent, Role, Shape, Value, ValueId};

@@ -119,6 +119,8 @@ operators!(
     LastLogits,
     LastRows,
     LastRowsGrad,
+    SplitRows,
+    JoinRows,
     PairLoss,
     ClassLoss,
     ListLoss,

@@ -21,6 +21,32 @@ pub struct BatchShape {
     pub streams: Streams<StreamShape>,
 }
 
+/// Into how many chunks the rows of a micro-batch are divided where all at once would take too much memory. Beside the
+/// micro-batch itself, these are what shows in the bits of a result: they decide in which order sums are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Chunks {
+    /// Of the main stream's tokens, for logits.
+    pub loss: usize,
+    /// Of the main stream's tokens, for what lies inside an MLP. Other streams are divided into chunks of as many rows.
+    pub mlp: usize,
+}
+
+/// Chunks begin at multiples of so many rows.
+const CHUNK_ROWS: usize = 16;
+
+impl Chunks {
+    /// Of the loss alone.
+    pub const fn loss(loss: usize) -> Self {
+        Self { loss, mlp: 1 }
+    }
+
+    /// Rows of one chunk of an MLP.
+    pub fn mlp_rows(&self, batch: BatchShape) -> usize {
+        let tokens = batch.tokens();
+        if self.mlp <= 1 { tokens } else { tokens.div_ceil(self.mlp).next_multiple_of(CHUNK_ROWS).min(tokens) }
+    }
+}
+
 impl BatchShape {
     /// Of a model with one stream.
     pub fn one(main: StreamShape) -> Self {

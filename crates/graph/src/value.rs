@@ -122,6 +122,8 @@ pub enum Extent {
     Fixed,
     /// As many rows as the stream has tokens.
     Tokens(StreamId),
+    /// Those of the stream's tokens that lie in a run of them: the one that begins at `start` and is as long as the value.
+    Run { stream: StreamId, start: usize },
     /// As many rows as the stream has sequences.
     Sequences(StreamId),
     /// One row more than the stream has sequences: their boundaries.
@@ -138,7 +140,10 @@ impl Extent {
     pub fn stream(self) -> Option<StreamId> {
         match self {
             Extent::Fixed => None,
-            Extent::Tokens(stream) | Extent::Sequences(stream) | Extent::Boundaries(stream) => Some(stream),
+            Extent::Tokens(stream)
+            | Extent::Run { stream, .. }
+            | Extent::Sequences(stream)
+            | Extent::Boundaries(stream) => Some(stream),
         }
     }
 }

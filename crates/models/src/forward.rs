@@ -1,17 +1,18 @@
 //! The forward graph over flat tokens: walks a model's description and wires its registered parameters.
 
 mod cached;
+mod mlp;
 
 use std::collections::HashMap;
 
 use plimsoll_graph::ops::{
-    AdapterUp, Adapters, Add, Attention, Cols, Dest, Dropout, Embed, Gated, HeadNorm, InnerDropout, LastLogits,
-    LastRows, Linear, Mask, Pointwise, PositionBias, QkvLayout, RmsNorm, Rope, Scale,
+    AdapterUp, Adapters, Add, Attention, Cols, Dest, Dropout, Embed, HeadNorm, InnerDropout, LastLogits, LastRows,
+    Linear, Mask, PositionBias, QkvLayout, RmsNorm, Rope, Scale,
 };
-use plimsoll_graph::{Class, Code, Graph, SlotId, SlotTable, StreamId, ValueId};
+use plimsoll_graph::{Chunks, Class, Code, Graph, SlotId, SlotTable, StreamId, ValueId};
 
 use crate::ModelError;
-use crate::architecture::{AttentionModule, Block, Branch, Keys, MlpModule, Module, Norm, Projection, Residual, Stack};
+use crate::architecture::{AttentionModule, Block, Branch, Keys, Module, Norm, Projection, Residual, Stack};
 use crate::head::{HeadRows, LossOperands, LossTerm, ReferenceOperands};
 use crate::program::Inputs;
 use crate::registry::{BlockNames, Registry, adapted, head_slot};
@@ -39,6 +40,12 @@ pub(crate) struct Forward<'a> {
     last_only: bool,
     /// Their ids, once somebody has asked.
     last_row_ids: Option<ValueId>,
+    /// Rows that an MLP works on at a time.
+    mlp_rows: usize,
+    /// Which of these chunks is at hand, if rows are divided.
+    chunk: Option<usize>,
+    /// The ids of each chunk's rows, once somebody has asked.
+    row_ids_in_chunks: HashMap<StreamId, Vec<ValueId>>,
     /// What stacks that have run have made of their streams.
     outputs: HashMap<StreamId, ValueId>,
     /// What the stack at hand adds to scores.
@@ -67,6 +74,9 @@ impl<'a> Forward<'a> {
             stream: StreamId::MAIN,
             last_only: false,
             last_row_ids: None,
+            mlp_rows: usize::MAX,
+            chunk: None,
+            row_ids_in_chunks: HashMap::new(),
             outputs: HashMap::new(),
             position_bias: None,
             dropouts: 0,
@@ -74,8 +84,10 @@ impl<'a> Forward<'a> {
     }
 
     /// Forward pass and loss. The gradient is not here yet.
-    pub(crate) fn loss(mut self, chunks: usize) -> Result<Graph, ModelError> {
+    pub(crate) fn loss(mut self, chunks: Chunks) -> Result<Graph, ModelError> {
         let (head, inputs) = (self.registry.head, self.inputs);
+        self.mlp_rows = chunks.mlp_rows(self.registry.batch);
+        let chunks = chunks.loss;
         let marks = inputs.marks.map(|slot| self.slot(slot)).transpose()?;
         let reference = match head.has_reference() {
             true => Some(self.reference(marks, chunks)?),
@@ -140,8 +152,9 @@ impl<'a> Forward<'a> {
     }
 
     /// Forward pass to what the model is a reference for, which the host reads.
-    pub(crate) fn reference_only(mut self, chunks: usize) -> Result<Graph, ModelError> {
-        let found = self.likelihoods(chunks)?;
+    pub(crate) fn reference_only(mut self, chunks: Chunks) -> Result<Graph, ModelError> {
+        self.mlp_rows = chunks.mlp_rows(self.registry.batch);
+        let found = self.likelihoods(chunks.loss)?;
         self.graph.results.push(found);
         Ok(self.graph)
     }
@@ -342,6 +355,9 @@ impl<'a> Forward<'a> {
     /// The ids of the rows at hand, which say what is dropped of them: the same as if all rows were there.
     fn row_ids(&mut self) -> Result<ValueId, ModelError> {
         let all = self.slot(self.stream_inputs().row_ids)?;
+        if let Some(chunk) = self.chunk {
+            return self.chunk_row_ids(all, chunk);
+        }
         if self.last_only && self.last_row_ids.is_none() {
             self.last_row_ids = Some(self.last_rows(all)?);
         }
@@ -466,19 +482,6 @@ impl<'a> Forward<'a> {
         let (normed, rstd) = (format!("{}.qk_norm", names.own), format!("{}.qk_norm.rstd", names.own));
         let labels = [(&*normed, Class("qk_norm")), (&*rstd, Class::NONE)];
         Ok(self.graph.apply_all(op, &operands, &labels)?[0])
-    }
-
-    fn mlp(&mut self, x: ValueId, module: &'a MlpModule, names: &BlockNames) -> Result<ValueId, ModelError> {
-        let name = format!("{}.mlp_act", names.own);
-        let act = if module.gated {
-            let gate_up = self.project(x, names, &module.input, Class("gate_up"))?;
-            self.graph.apply(Gated::new(module.activation), &[gate_up], &name, Class("mlp_act"))?
-        } else {
-            let up = self.project(x, names, &module.input, Class("up"))?;
-            self.graph.apply(Pointwise(module.activation), &[up], &name, Class("mlp_act"))?
-        };
-        let act = self.dropped(act, Class("mlp_act"))?;
-        self.project(act, names, &module.output, Class::NONE)
     }
 
     /// The adapters' product, and onto it one product for all layers that share the input: the big one is the cheaper

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_graph::ops::Mask;
 use plimsoll_graph::{
-    BatchShape, Cadence, DType, Extent, Graph, Program, Role, ScheduleGraph, ScheduleId, Shape, Slot, SlotId,
+    BatchShape, Cadence, Chunks, DType, Extent, Graph, Program, Role, ScheduleGraph, ScheduleId, Shape, Slot, SlotId,
     SlotTable, StreamId, StreamShape, fuse_forward,
 };
 
@@ -203,7 +203,7 @@ pub fn build_inference(
         None => BTreeMap::new(),
     };
     if let Purpose::Evaluate { loss_chunks, .. } = purpose {
-        let mut graph = Forward::new(&registry, &slots, &inputs, false).loss(loss_chunks)?;
+        let mut graph = Forward::new(&registry, &slots, &inputs, false).loss(Chunks::loss(loss_chunks))?;
         fuse_forward(&mut graph);
         schedules.insert(ScheduleId::EVALUATE, aside(graph, true));
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use plimsoll_graph::ops::HYPER_LEN;
 use plimsoll_graph::{
-    BatchShape, Cadence, DType, Extent, Graph, GraphError, Program, Role, ScheduleGraph, ScheduleId, Shape, Slot,
-    SlotId, SlotTable, StreamId, WeightFormat, differentiate, differentiate_transient, fuse_backward, fuse_forward,
+    BatchShape, Cadence, Chunks, DType, Extent, Graph, GraphError, Program, Role, ScheduleGraph, ScheduleId, Shape,
+    Slot, SlotId, SlotTable, StreamId, WeightFormat, differentiate, differentiate_transient, fuse_backward,
+    fuse_forward, sink_gradients,
 };
 
 use crate::forward::Forward;
@@ -250,9 +251,9 @@ pub fn build(
     head: &dyn Head,
     recipe: &Recipe,
     batch: BatchShape,
-    loss_chunks: usize,
+    chunks: Chunks,
 ) -> Result<Built, ModelError> {
-    build_applying(Applied::Behind, model, head, recipe, batch, loss_chunks)
+    build_applying(Applied::Behind, model, head, recipe, batch, chunks)
 }
 
 /// As [`build`], for updates of a single micro-batch: its backward pass updates each parameter as soon as the gradient is
@@ -263,10 +264,10 @@ pub fn build_updating_in_backward(
     head: &dyn Head,
     recipe: &Recipe,
     batch: BatchShape,
-    loss_chunks: usize,
+    chunks: Chunks,
 ) -> Result<Built, ModelError> {
     assert!(recipe.updates_one_by_one(), "the recipe's updates need all gradients");
-    build_applying(Applied::InBackward, model, head, recipe, batch, loss_chunks)
+    build_applying(Applied::InBackward, model, head, recipe, batch, chunks)
 }
 
 fn build_applying(
@@ -275,7 +276,7 @@ fn build_applying(
     head: &dyn Head,
     recipe: &Recipe,
     batch: BatchShape,
-    loss_chunks: usize,
+    chunks: Chunks,
 ) -> Result<Built, ModelError> {
     assert_eq!(batch.streams.len(), model.streams(), "a micro-batch has the model's streams");
     if let Some(lora) = &recipe.lora {
@@ -289,7 +290,7 @@ fn build_applying(
     }
     let registry = Registry::new(model, head, recipe, batch, &mut slots)?;
     let forward = |slots: &SlotTable, training| -> Result<Graph, ModelError> {
-        let mut graph = Forward::new(&registry, slots, &inputs, training).loss(loss_chunks)?;
+        let mut graph = Forward::new(&registry, slots, &inputs, training).loss(chunks)?;
         fuse_forward(&mut graph);
         Ok(graph)
     };
@@ -311,6 +312,7 @@ fn build_applying(
         Applied::Behind => {
             let grads = differentiate(&mut micro_step, &mut slots, &values, recipe.grad_dtype())?;
             fuse_backward(&mut micro_step);
+            sink_gradients(&mut micro_step);
             let grads = grads.into_iter().map(Some);
             let states = training_slots(&mut slots, recipe, &trained, grads)?;
             let update = update(&slots, recipe, &inputs, &trained, &states)?;
@@ -320,6 +322,7 @@ fn build_applying(
         Applied::InBackward => {
             let grads = differentiate_transient(&mut micro_step, &values, recipe.grad_dtype())?;
             fuse_backward(&mut micro_step);
+            sink_gradients(&mut micro_step);
             let states = training_slots(&mut slots, recipe, &trained, std::iter::repeat(None))?;
             update_in_backward(&mut micro_step, &slots, recipe, &inputs, &trained, &states, &grads)?;
             states
@@ -327,7 +330,7 @@ fn build_applying(
     };
     schedules.insert(ScheduleId::MICRO_STEP, schedule(micro_step, Cadence::MicroBatch, true));
     if let (true, None) = (head.has_reference(), &recipe.lora) {
-        let graph = Forward::new(&registry, &slots, &inputs, false).reference_only(loss_chunks)?;
+        let graph = Forward::new(&registry, &slots, &inputs, false).reference_only(chunks)?;
         schedules.insert(ScheduleId::REFERENCE, schedule(graph, Cadence::Aside, false));
     }
     schedules.extend(text);

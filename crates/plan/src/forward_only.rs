@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::{BatchShape, Program};
+use plimsoll_graph::{BatchShape, Chunks, Program};
 
 use crate::assemble::{assemble, lower_bound};
 use crate::recompute::Drops;
@@ -74,6 +74,7 @@ where
             recompute: BTreeMap::new(),
             offload: BTreeMap::new(),
             loss_chunks: 1,
+            mlp_chunks: 1,
             update_in_backward: false,
             save: SaveMode::Between,
             layout: LayoutReport {
@@ -86,7 +87,7 @@ where
             next_gib: Vec::new(),
         };
         let drops = Drops::default();
-        return Ok(Chosen { built, plan, batch, loss_chunks: 1, update_in_backward: false, drops, report });
+        return Ok(Chosen { built, plan, batch, chunks: Chunks::loss(1), update_in_backward: false, drops, report });
     }
     let needed = smallest.ok_or_else(|| PlanError::Batch("there is no micro-batch to plan for".to_owned()))?;
     Err(does_not_fit(device, budgets, needed, Vec::new()).into())

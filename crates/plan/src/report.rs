@@ -223,6 +223,8 @@ pub struct Report {
     pub recompute: BTreeMap<String, usize>,
     pub offload: BTreeMap<String, usize>,
     pub loss_chunks: usize,
+    /// Chunks of the rows inside an MLP.
+    pub mlp_chunks: usize,
     /// Whether each parameter is updated in the backward pass, as soon as its gradient is complete.
     pub update_in_backward: bool,
     pub save: SaveMode,

@@ -9,8 +9,9 @@
 //! than recompute costs, but an update can then no longer be left out as a whole: it is tried where not everything fits
 //! without.
 //!
-//! Micro-batch and loss chunks are the two decisions that show in the bits of a result: they decide in which order sums
-//! are made. Chunks other than the fastest for a micro-batch are taken only where they gain clearly.
+//! Micro-batch and chunks are the decisions that show in the bits of a result: they decide in which order sums are made.
+//! Chunks other than the fastest for a micro-batch are taken only where they gain clearly, and an MLP is divided only where
+//! no smaller micro-batch would do the same.
 
 mod curve;
 mod lowest;
@@ -21,7 +22,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-use plimsoll_graph::{BatchShape, Cadence, Class, Graph, Program, ScheduleGraph, Streams};
+use plimsoll_graph::{BatchShape, Cadence, Chunks, Class, Graph, Program, ScheduleGraph, Streams};
 
 use crate::assemble::{Plan, assemble, lower_bound};
 use crate::lifetimes::lifetimes;
@@ -64,6 +65,7 @@ pub struct Fixed {
 pub struct Pins {
     pub micro_batch_tokens: Option<usize>,
     pub loss_chunks: Option<usize>,
+    pub mlp_chunks: Option<usize>,
     pub recompute: Option<BTreeMap<String, usize>>,
     pub update_in_backward: Option<bool>,
     pub save: SavePin,
@@ -73,7 +75,7 @@ pub struct Pins {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Variant {
     pub batch: BatchShape,
-    pub loss_chunks: usize,
+    pub chunks: Chunks,
     /// Whether the backward pass updates each parameter as soon as its gradient is complete.
     pub update_in_backward: bool,
 }
@@ -112,7 +114,7 @@ pub struct Chosen<B> {
     pub built: B,
     pub plan: Plan,
     pub batch: BatchShape,
-    pub loss_chunks: usize,
+    pub chunks: Chunks,
     pub update_in_backward: bool,
     pub drops: Drops,
     pub report: Report,
@@ -122,6 +124,8 @@ pub struct Chosen<B> {
 const MICRO_BATCH_TOKENS_MAX: usize = 65_536;
 /// Tokens whose logits exist at one time, from fastest to smallest.
 const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
+/// Rows that an MLP works on at a time, from largest to smallest, where those of one group of sequences are many more.
+const MLP_ROWS: [usize; 2] = [4096, 1024];
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
 const SAME_SPEED: f64 = 0.01;
 /// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
@@ -149,10 +153,10 @@ where
     E: From<PlanError>,
 {
     let search = Search::new(request)?;
-    let Chosen { built, plan, batch, loss_chunks, update_in_backward, drops, report } = search.choose()?;
+    let Chosen { built, plan, batch, chunks, update_in_backward, drops, report } = search.choose()?;
     drop(search);
     let built = Rc::into_inner(built).expect("nothing but the search shared it");
-    Ok(Chosen { built, plan, batch, loss_chunks, update_in_backward, drops, report })
+    Ok(Chosen { built, plan, batch, chunks, update_in_backward, drops, report })
 }
 
 struct Search<'a, B, E> {
@@ -186,7 +190,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         };
         let dial = vec![Drops::default()];
         let mut search = Self { request, arena_budget, dial, snapshot_bytes: 0, built: RefCell::default() };
-        search.check_loss_chunks()?;
+        search.check_chunks()?;
         search.check_update_in_backward()?;
         search.snapshot_bytes = search.measure_snapshot()?;
         if request.device.backing == Backing::Host {
@@ -219,17 +223,17 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
     }
 
     /// Every micro-batch considered must be divisible into as many chunks as the user wants.
-    fn check_loss_chunks(&self) -> Result<(), PlanError> {
+    fn check_chunks(&self) -> Result<(), PlanError> {
         let tokens = self.batches()?.last().map_or(0, BatchShape::tokens);
-        match self.request.pins.loss_chunks {
-            Some(chunks) if !(1..=tokens).contains(&chunks) => Err(PlanError::Pin {
-                key: "plan.loss_chunks".into(),
-                reason: format!(
-                    "`plan.loss_chunks` is {chunks}, but a micro-batch of {tokens} tokens has 1 to {tokens} chunks"
-                ),
-            }),
-            _ => Ok(()),
+        let pins = &self.request.pins;
+        for (key, pinned) in [("plan.loss_chunks", pins.loss_chunks), ("plan.mlp_chunks", pins.mlp_chunks)] {
+            if let Some(chunks) = pinned.filter(|chunks| !(1..=tokens).contains(chunks)) {
+                let reason =
+                    format!("`{key}` is {chunks}, but a micro-batch of {tokens} tokens has 1 to {tokens} chunks");
+                return Err(PlanError::Pin { key: key.into(), reason });
+            }
         }
+        Ok(())
     }
 
     /// Only updates of one micro-batch can be done in its backward pass, and only if nothing has to see all gradients first.
@@ -318,6 +322,27 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         chunks
     }
 
+    /// Numbers of chunks of an MLP to consider, fewest first. Where a smaller micro-batch does as much, there is only one.
+    fn mlp_chunks(&self, batch: BatchShape) -> Result<Vec<usize>, PlanError> {
+        if let Some(chunks) = self.request.pins.mlp_chunks {
+            return Ok(vec![chunks]);
+        }
+        let mut chunks = vec![1];
+        if self.batches()?.last() == Some(&batch) {
+            chunks.extend(MLP_ROWS.iter().map(|rows| batch.tokens().div_ceil(*rows)));
+            chunks.dedup();
+        }
+        Ok(chunks)
+    }
+
+    /// Of both, those of a whole MLP first.
+    fn chunks(&self, batch: BatchShape) -> Result<Vec<Chunks>, PlanError> {
+        let loss = self.loss_chunks(batch);
+        let both =
+            self.mlp_chunks(batch)?.into_iter().flat_map(|mlp| loss.iter().map(move |&loss| Chunks { loss, mlp }));
+        Ok(both.collect())
+    }
+
     fn accumulation(&self, batch: BatchShape) -> usize {
         let Request { sequences, group, .. } = *self.request;
         let main = batch.main();
@@ -333,11 +358,12 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         Ok(built)
     }
 
-    /// The smallest micro-batch in the most chunks, updated as most others are: what the dial is made for.
+    /// The smallest micro-batch with the most chunks of the loss, updated as most others are: what the dial is made for.
     fn smallest(&self) -> Result<Variant, PlanError> {
         let batch = *self.batches()?.last().expect("there is always a micro-batch of one group");
-        let loss_chunks = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
-        Ok(Variant { batch, loss_chunks, update_in_backward: false })
+        let loss = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
+        let mlp = self.mlp_chunks(batch)?[0];
+        Ok(Variant { batch, chunks: Chunks { loss, mlp }, update_in_backward: false })
     }
 
     /// Orders classes by bytes freed per second spent, each given those before it.
@@ -458,11 +484,11 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         Ok(found)
     }
 
-    /// Of one micro-batch: candidates that fit, those with more loss chunks only where they are clearly faster.
+    /// Of one micro-batch: candidates that fit, those with more chunks only where they are clearly faster.
     fn fastest_chunks(&self, batch: BatchShape, update_in_backward: bool) -> Result<Vec<Candidate>, E> {
         let (mut found, mut larger_chunks) = (Vec::new(), None::<f64>);
-        for loss_chunks in self.loss_chunks(batch) {
-            let variant = Variant { batch, loss_chunks, update_in_backward };
+        for chunks in self.chunks(batch)? {
+            let variant = Variant { batch, chunks, update_in_backward };
             let Some(candidate) = self.first_fit(variant)? else { continue };
             let (keeps_all, seconds) = (candidate.level == 0, candidate.step.seconds);
             if larger_chunks.is_none_or(|larger| seconds * (1.0 + CHUNKS_GAIN) < larger) {
@@ -508,9 +534,9 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
             if plan.arena_bytes as u64 + self.recorded(&candidate) <= self.arena_budget {
                 verify(&plan).map_err(PlanError::from)?;
                 let report = self.report(&plan, &candidate)?;
-                let Variant { batch, loss_chunks, update_in_backward } = candidate.variant;
+                let Variant { batch, chunks, update_in_backward } = candidate.variant;
                 let (built, drops) = (self.built(candidate.variant)?, self.dial[level].clone());
-                return Ok(Some(Chosen { built, plan, batch, loss_chunks, update_in_backward, drops, report }));
+                return Ok(Some(Chosen { built, plan, batch, chunks, update_in_backward, drops, report }));
             }
         }
         Ok(None)

@@ -3,7 +3,7 @@
 mod decoders;
 
 use decoders::Vocabulary;
-use plimsoll_graph::{BackendTraits, BatchShape, Program, Role, ScheduleId, StreamShape, Streams};
+use plimsoll_graph::{BackendTraits, BatchShape, Chunks, Program, Role, ScheduleId, StreamShape, Streams};
 use plimsoll_models::{Architecture, Purpose, Recipe, build, build_inference, preset};
 use plimsoll_plan::verify::verify;
 use plimsoll_plan::{Plan, Region, Schedule, assemble};
@@ -33,7 +33,7 @@ fn works_in(schedule: &Schedule, caches: &[Region]) -> bool {
 #[test]
 fn training_uses_the_memory_of_caches() {
     let model = preset("qwen3-0.6b").expect("a preset").expect("valid");
-    let built = build(&model, &Vocabulary, &decoders::full(), BATCH, 1).expect("a valid program");
+    let built = build(&model, &Vocabulary, &decoders::full(), BATCH, Chunks::loss(1)).expect("a valid program");
     let plan = assembled(&built.program);
     let caches = caches(&plan);
     assert_eq!(caches.len(), 28);
@@ -76,7 +76,7 @@ fn sources_have_caches_of_their_own() {
     let model = Architecture::from_value(config).expect("valid");
     let stream = |max_length| StreamShape { tokens: 8 * max_length, sequences: 16, max_length };
     let batch = BatchShape { streams: Streams::new(&[stream(64), stream(128)]) };
-    let built = build(&model, &Vocabulary, &decoders::full(), batch, 1).expect("a valid program");
+    let built = build(&model, &Vocabulary, &decoders::full(), batch, Chunks::loss(1)).expect("a valid program");
     let plan = assembled(&built.program);
     let caches = caches(&plan);
     let bytes: usize = caches.iter().map(|region| region.bytes).sum();

@@ -34,7 +34,7 @@ fn plan_of(
     let fp8_products = base == Some(WeightFormat::E4m3) && device.traits.multiplies_codes;
     let recipe =
         Recipe { lora: Some(lora), compute: DType::BF16, master: true, base, fp8_products, ..decoders::full() };
-    let build = |v: Variant| Ok(build(&model, &Vocabulary, &recipe, v.batch, v.loss_chunks).expect("a valid program"));
+    let build = |v: Variant| Ok(build(&model, &Vocabulary, &recipe, v.batch, v.chunks).expect("a valid program"));
     plan(&Request {
         build: &build,
         sequences: run.sequences,

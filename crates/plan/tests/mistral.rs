@@ -33,7 +33,7 @@ fn plan_head(
     goal: Goal,
 ) -> Result<Chosen<Built>, PlanError> {
     let recipe = lora();
-    let build = |v: Variant| Ok(build(config, head, &recipe, v.batch, v.loss_chunks).expect("a valid program"));
+    let build = |v: Variant| Ok(build(config, head, &recipe, v.batch, v.chunks).expect("a valid program"));
     plan(&Request {
         build: &build,
         sequences: 8,

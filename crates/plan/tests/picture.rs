@@ -17,7 +17,7 @@ fn planned(goal: Goal, device: &DeviceProfile) -> Chosen<Built> {
     let config = decoders::config("llama", 16);
     let recipe = decoders::lora();
     let build = |v: Variant| -> Result<Built, PlanError> {
-        Ok(build(&config, &Vocabulary, &recipe, v.batch, v.loss_chunks).expect("a valid program"))
+        Ok(build(&config, &Vocabulary, &recipe, v.batch, v.chunks).expect("a valid program"))
     };
     let request = Request {
         build: &build,

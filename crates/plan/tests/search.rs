@@ -161,7 +161,7 @@ fn pins_are_honoured() {
         for chunks in [1, 2, 7, 64] {
             let pins = Pins { loss_chunks: Some(chunks), ..Pins::default() };
             let chosen = ask.with_pins(PLENTY, goal, pins).expect("fits");
-            assert_eq!((chosen.loss_chunks, chosen.report.loss_chunks), (chunks, chunks));
+            assert_eq!((chosen.chunks.loss, chosen.report.loss_chunks), (chunks, chunks));
         }
         for classes in [&[][..], &[("gate_up", 2)], &[("gate_up", 4), ("attn_norm", 1), ("rotated", 3)]] {
             let pins = Pins { recompute: recompute(classes), ..Pins::default() };

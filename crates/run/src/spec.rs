@@ -240,6 +240,7 @@ fn pins(run: &RunConfig) -> Pins {
     Pins {
         micro_batch_tokens: run.plan.micro_batch_tokens.map(|n| n as usize),
         loss_chunks: run.plan.loss_chunks.map(|n| n as usize),
+        mlp_chunks: run.plan.mlp_chunks.map(|n| n as usize),
         recompute: run.plan.recompute.as_ref().map(|m| m.iter().map(|(k, v)| (k.clone(), *v as usize)).collect()),
         // The guard looks at a whole update before it is applied.
         update_in_backward: if looks_first(run) { Some(false) } else { run.plan.update_in_backward },

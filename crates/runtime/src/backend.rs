@@ -53,6 +53,7 @@ impl Active {
         match buffer.extent {
             Extent::Fixed => buffer.shape.rows(),
             Extent::Tokens(stream) => self.of(stream).tokens,
+            Extent::Run { stream, start } => self.of(stream).tokens.saturating_sub(start).min(buffer.shape.rows()),
             Extent::Sequences(stream) => self.of(stream).sequences,
             Extent::Boundaries(stream) => self.of(stream).sequences + 1,
         }

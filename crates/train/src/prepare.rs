@@ -179,9 +179,9 @@ fn with_request<T>(
 ) -> Result<T, TrainError> {
     spec.check_streams()?;
     let head = spec.task.head();
-    let make = |Variant { batch, loss_chunks, update_in_backward }| -> Result<Built, TrainError> {
+    let make = |Variant { batch, chunks, update_in_backward }| -> Result<Built, TrainError> {
         let build = if update_in_backward { build_updating_in_backward } else { build };
-        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, loss_chunks)?)
+        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)
     };
     answer(&Request {
         build: &make,
@@ -376,7 +376,7 @@ pub(crate) fn start(
     for _ in 0..REPLANS_MAX {
         let (chosen, _) = here.plan(excess)?;
         let picture = chosen.picture(device);
-        let Chosen { built, plan, mut report, batch, loss_chunks, .. } = chosen;
+        let Chosen { built, plan, mut report, batch, chunks, .. } = chosen;
         // Files that lack something are found before memory is taken for them.
         let checkpoint = weights::open(&spec.model, &built.parameters)?;
         // Before a card has run everything once: that takes seconds.
@@ -385,8 +385,11 @@ pub(crate) fn start(
             watch(Preparation::Planned(&report));
         }
         let chunked = spec.task.head().uses_vocabulary();
-        let position =
-            PlanPosition { micro_batch_tokens: report.micro_batch_tokens, loss_chunks: chunked.then_some(loss_chunks) };
+        let position = PlanPosition {
+            micro_batch_tokens: report.micro_batch_tokens,
+            loss_chunks: chunked.then_some(chunks.loss),
+            mlp_chunks: chunks.mlp,
+        };
         let snapshot_bytes = report.host.categories.snapshot;
         let mut session = Session::new(spec, backend, built, plan, position, snapshot_bytes, paranoid)?;
         if !session.executor().backend().loads_lazily() || paranoid {

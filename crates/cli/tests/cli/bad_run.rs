@@ -133,6 +133,12 @@ fn pins_out_of_range() {
     );
     refused_set(
         &world,
+        "plan.mlp_chunks=65",
+        2,
+        "error: --set plan.mlp_chunks: `plan.mlp_chunks` is 65, but a micro-batch of 64 tokens has 1 to 64 chunks\n",
+    );
+    refused_set(
+        &world,
         "plan.recompute={gate_up: 9}",
         2,
         "error: --set plan.recompute: `plan.recompute.gate_up` is 9, but only 2 layers have that class\n",

@@ -89,6 +89,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::LastLogits(op) => vec![loss::last_logits(op, inputs)],
         Op::LastRows(_) => vec![rows::last_rows(inputs)],
         Op::LastRowsGrad(_) => vec![rows::last_rows_grad(inputs)],
+        Op::SplitRows(op) => rows::split_rows(op, inputs),
+        Op::JoinRows(_) => vec![rows::join_rows(inputs)],
         Op::PairLoss(op) => score::pair_loss(op, inputs),
         Op::ClassLoss(op) => score::class_loss(op, inputs),
         Op::ListLoss(op) => ranking::list_loss(op, inputs),

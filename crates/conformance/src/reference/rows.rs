@@ -1,3 +1,5 @@
+use plimsoll_graph::ops::SplitRows;
+
 use super::Array;
 
 /// The last token of each sequence; `None` if it is empty.
@@ -23,6 +25,24 @@ pub fn last_rows_grad(inputs: &[&Array]) -> Array {
         }
     }
     dx
+}
+
+/// Runs behind the tokens in use are empty.
+pub fn split_rows(op: &SplitRows, inputs: &[&Array]) -> Vec<Array> {
+    let x = inputs[0];
+    let run = |index: usize| {
+        let [start, end] = [index, index + 1].map(|run| x.rows().min(run * op.rows));
+        let mut shape = x.shape.clone();
+        shape[0] = end - start;
+        Array::new(&shape, (start..end).flat_map(|row| x.row(row).to_vec()).collect())
+    };
+    (0..op.runs).map(run).collect()
+}
+
+pub fn join_rows(inputs: &[&Array]) -> Array {
+    let mut shape = inputs[0].shape.clone();
+    shape[0] = inputs.iter().map(|run| run.rows()).sum();
+    Array::new(&shape, inputs.iter().flat_map(|run| run.data.clone()).collect())
 }
 
 #[cfg(test)]

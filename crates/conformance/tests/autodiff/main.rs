@@ -10,7 +10,7 @@ use plimsoll_conformance::{Harness, Placement, Suite, Tensor, compare, walk};
 use plimsoll_graph::ops::{Activation, InnerDropout, VocabLoss};
 use plimsoll_graph::{
     Class, DType, Extent, Graph, GraphError, Op, Phase, Role, Shape, Slot, SlotId, SlotTable, ValueId, differentiate,
-    fuse_backward, fuse_forward,
+    fuse_backward, fuse_forward, sink_gradients,
 };
 
 use crate::decoder::{ACTIVE, Lora, Model, Options, PLAIN, decoder};
@@ -55,6 +55,7 @@ fn derive(model: &Model, trainable: &[ValueId]) -> Differentiated {
     fuse_forward(&mut graph);
     let gradients = differentiate(&mut graph, &mut slots, trainable, DType::F32).expect("differentiable");
     fuse_backward(&mut graph);
+    sink_gradients(&mut graph);
     Differentiated { graph, slots, gradients }
 }
 

@@ -40,5 +40,5 @@ pub use position_bias::{PositionBias, PositionBiasGrad};
 pub use preference::{LOG_PROB_MAX, Preference, PreferenceLoss, SequenceLogProb, SequenceLogProbGrad};
 pub use ranking::{LIST_STATS, ListLoss, Ranking};
 pub use rope::Rope;
-pub use rows::{LastRows, LastRowsGrad};
+pub use rows::{JoinRows, LastRows, LastRowsGrad, SplitRows};
 pub use score::{CLASS_STATS, ClassLoss, PAIR_STATS, PairLoss};

@@ -17,8 +17,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                 if !update_in_backward && batch != self.smallest()?.batch {
                     continue;
                 }
-                for loss_chunks in self.loss_chunks(batch) {
-                    let candidate = self.lowest_of(Variant { batch, loss_chunks, update_in_backward })?;
+                for chunks in self.chunks(batch)? {
+                    let candidate = self.lowest_of(Variant { batch, chunks, update_in_backward })?;
                     if best.as_ref().is_none_or(|best| bytes(&candidate) < bytes(best)) {
                         best = Some(candidate);
                     }

@@ -77,7 +77,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
             accumulation: self.accumulation(candidate.variant.batch),
             recompute: drops.iter().filter(|(_, k)| **k > 0).map(|(c, k)| (c.0.to_owned(), *k)).collect(),
             offload: BTreeMap::new(),
-            loss_chunks: candidate.variant.loss_chunks,
+            loss_chunks: candidate.variant.chunks.loss,
+            mlp_chunks: candidate.variant.chunks.mlp,
             update_in_backward: candidate.variant.update_in_backward,
             layout: LayoutReport {
                 arena_bytes: plan.arena_bytes as u64,
@@ -118,7 +119,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         let batches = self.batches()?;
         let largest = batches[0];
         let update_in_backward = self.ways(largest).first().copied().unwrap_or(false);
-        let fastest = Variant { batch: largest, loss_chunks: self.loss_chunks(largest)[0], update_in_backward };
+        let fastest = Variant { batch: largest, chunks: self.chunks(largest)?[0], update_in_backward };
         let mut rows = vec![("fastest".to_owned(), self.evaluate(fastest, 0)?)];
         if let Some(chosen) = chosen {
             for level in self.class_ends() {

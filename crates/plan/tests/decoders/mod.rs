@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use plimsoll_graph::ops::{PAIR_STATS, PairLoss, VocabLoss};
 use plimsoll_graph::{
-    BatchShape, Class, DType, Graph, GraphError, OptimizerSettings, Program, ScheduleId, StreamShape, optimizer_named,
+    BatchShape, Chunks, Class, DType, Graph, GraphError, OptimizerSettings, Program, ScheduleId, StreamShape,
+    optimizer_named,
 };
 use plimsoll_models::{
     Architecture, Head, HeadRows, HeadWeight, Lora, LossOperands, ParameterGroup, Recipe, Targets, build,
@@ -110,13 +111,13 @@ pub fn program(
     batch: BatchShape,
     loss_chunks: usize,
 ) -> Program {
-    build(config, head, recipe, batch, loss_chunks).expect("a valid program").program
+    build(config, head, recipe, batch, Chunks::loss(loss_chunks)).expect("a valid program").program
 }
 
 pub fn variant(config: &Architecture, head: &dyn Head, recipe: &Recipe, variant: Variant) -> Program {
-    let Variant { batch, loss_chunks, update_in_backward } = variant;
+    let Variant { batch, chunks, update_in_backward } = variant;
     let build = if update_in_backward { build_updating_in_backward } else { build };
-    build(config, head, recipe, batch, loss_chunks).expect("a valid program").program
+    build(config, head, recipe, batch, chunks).expect("a valid program").program
 }
 
 /// The program with another micro-step.

@@ -170,6 +170,8 @@ section! {
         recompute: Option<BTreeMap<String, u64>> = super::schema::Form::Counts;
         /// Chunks in which the logits are computed.
         loss_chunks: Option<u64> = count();
+        /// Chunks of the tokens that an MLP works on one after another.
+        mlp_chunks: Option<u64> = count();
         /// Whether the backward pass updates each parameter as soon as its gradient is complete. Needs `clip: none` and
         /// updates of a single micro-batch; nothing can be left out of an update that turns out bad.
         update_in_backward: Option<bool> = boolean(), also ["optimizer_in_bwd", "fused_backward_pass"];

@@ -38,6 +38,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("device", Effect::Rounding),
     ("plan.micro_batch_tokens", Effect::Rounding),
     ("plan.loss_chunks", Effect::Rounding),
+    ("plan.mlp_chunks", Effect::Rounding),
 ];
 
 /// A value for each of [`KEYS`], as text.
@@ -95,6 +96,7 @@ impl Identity {
             ("device", device),
             ("plan.micro_batch_tokens", plan.micro_batch_tokens.to_string()),
             ("plan.loss_chunks", plan.loss_chunks.map_or_else(|| "none".to_owned(), |chunks| chunks.to_string())),
+            ("plan.mlp_chunks", plan.mlp_chunks.to_string()),
         ];
         assert!(values.iter().map(|(key, _)| key).eq(KEYS.iter().map(|(key, _)| key)), "every key has its value");
         Self(values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
@@ -130,7 +132,11 @@ const WHOLE: &str = "the precision of the run";
 
 /// What earlier versions did, which had no such key.
 fn absent(key: &str) -> Option<&'static str> {
-    (key == "base").then_some(WHOLE)
+    match key {
+        "base" => Some(WHOLE),
+        "plan.mlp_chunks" => Some("1"),
+        _ => None,
+    }
 }
 
 /// Of two JSON objects, the first entry in which they differ.

@@ -57,11 +57,18 @@ impl Progress {
     }
 }
 
+fn whole() -> usize {
+    1
+}
+
 /// What of a plan shows in the bits of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PlanPosition {
     pub micro_batch_tokens: usize,
     pub loss_chunks: Option<usize>,
+    /// One in checkpoints of earlier versions.
+    #[serde(default = "whole")]
+    pub mlp_chunks: usize,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

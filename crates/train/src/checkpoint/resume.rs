@@ -104,6 +104,7 @@ impl Resume {
         let plan = self.record.plan;
         pins.micro_batch_tokens = pins.micro_batch_tokens.or(Some(plan.micro_batch_tokens));
         pins.loss_chunks = pins.loss_chunks.or(plan.loss_chunks);
+        pins.mlp_chunks = pins.mlp_chunks.or(Some(plan.mlp_chunks));
     }
 }
 

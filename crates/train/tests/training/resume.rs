@@ -3,7 +3,7 @@
 use std::fs;
 
 use plimsoll_files::fault::{Fault, count, inject};
-use plimsoll_graph::{OPTIMIZERS, OptimizerSettings, StateStorage, WEIGHT_FORMATS, WeightFormat};
+use plimsoll_graph::{OPTIMIZERS, OptimizerSettings, StateStorage, WEIGHT_FORMATS};
 use plimsoll_models::Recipe;
 use plimsoll_plan::SavePin;
 use plimsoll_train::{
@@ -58,22 +58,6 @@ fn a_base_in_few_bits_goes_on_bit_by_bit() {
             setup
         });
     }
-}
-
-/// Adapters mean nothing beside another base than the one they were trained on.
-#[test]
-fn another_base_is_refused() {
-    let place = Place::new();
-    let beside = |base| Setup { steps: 4, ..Setup::new(Recipe { base, ..recipe(Some(lora())) }) };
-    let nf4 = Some(WeightFormat::Nf4);
-    place.train("run", &beside(nf4).stopped_after(2)).ok();
-    for other in [None, Some(WeightFormat::Int8)] {
-        let error = place.train("run", &beside(other)).outcome.expect_err("another base");
-        let TrainError::Changed(change) = &error else { panic!("{error}") };
-        let is = other.map_or("the precision of the run", WeightFormat::name);
-        assert_eq!((change.key, &*change.was, &*change.is), ("base", "nf4", is));
-    }
-    place.train("run", &beside(nf4)).ok();
 }
 
 /// A stream has to read its blocks again.
@@ -278,13 +262,14 @@ fn changes_are_told_or_refused() {
         assert!(done.expect("runs").success());
     };
     type Change = fn(&mut Setup);
-    let told: [(&str, Effect, Change); 6] = [
+    let told: [(&str, Effect, Change); 7] = [
         ("batch", Effect::Course, |s| s.spec.sequences = 6),
         ("schedule", Effect::Course, |s| s.steps = 9),
         ("clip", Effect::Course, |s| s.spec.recipe.clip = Some(0.5)),
         ("optimizer", Effect::Course, |s| s.spec.recipe.groups = faster("adamw", 0.5)),
         ("plan.micro_batch_tokens", Effect::Rounding, |s| s.spec.pins.micro_batch_tokens = Some(3 * 24)),
         ("plan.loss_chunks", Effect::Rounding, |s| s.spec.pins.loss_chunks = Some(4)),
+        ("plan.mlp_chunks", Effect::Rounding, |s| s.spec.pins.mlp_chunks = Some(2)),
     ];
     for (key, effect, change) in told {
         copy(key);
@@ -578,12 +563,12 @@ fn a_bad_update_is_passed_over_within_the_limit() {
 #[test]
 fn a_spike_is_passed_over_and_nothing_of_it_is_applied() {
     let place = Place::new();
-    let mut rows = fs::read_to_string(place.path("rows.jsonl")).expect("readable");
-    rows.push_str("{\"prompt\": \"~\", \"response\": \"@@@@@@@@@@@@\"}\n");
-    fs::write(place.path("rows.jsonl"), rows).expect("writable");
+    let rows = fs::read_to_string(place.path("rows.jsonl")).expect("readable");
+    let odd = "{\"prompt\": \"~\", \"response\": \"@@@@@@@@@@@@\"}\n";
+    fs::write(place.path("rows.jsonl"), rows + odd).expect("writable");
     let guard = Guard { action: BadUpdate::Skip, limit: 50, spike: Some(1.1) };
     let ran = place.train("run", &Setup { guard, steps: 80, eval_every: None, ..Setup::full() });
-    let (mut losses, mut skipped): (Vec<f64>, u32) = (Vec::new(), 0);
+    let (mut losses, mut skipped) = (Vec::new(), 0);
     for event in &ran.events {
         match event {
             Event::Step(step) => losses.push(step.loss),

@@ -1,8 +1,10 @@
-//! What a run goes on with: the rows and the base that it began with, and no others.
+//! What a run goes on with: the rows, the base and the chunks that it began with, and no others.
 
 use std::fs;
 
-use plimsoll_train::{Saving, TrainError};
+use plimsoll_graph::WeightFormat;
+use plimsoll_models::Recipe;
+use plimsoll_train::{Event, Saving, TrainError};
 
 use crate::run::{Place, Setup, lora};
 use crate::support::recipe;
@@ -24,6 +26,38 @@ fn a_base_is_that_of_the_run_that_is_trained() {
     let base = |run: &str| fs::read(place.path(run).join("base/model.safetensors")).expect("a base");
     assert!(base("run") == base("other"));
     place.assert_same("run", "other");
+}
+
+#[test]
+fn an_mlp_in_chunks_goes_on_bit_by_bit() {
+    let place = Place::new();
+    let chunked = || {
+        let mut setup = Setup::new(recipe(Some(lora())));
+        setup.spec.pins.mlp_chunks = Some(2);
+        setup
+    };
+    place.train("whole", &chunked()).ok();
+    place.train("stopped", &chunked().stopped_after(2)).ok();
+    let rest = place.train("stopped", &chunked());
+    let Some(Event::Resumed(resumed)) = rest.events.first() else { panic!("{:?}", rest.events.first()) };
+    assert_eq!(resumed.changes.len(), 0);
+    place.assert_same("whole", "stopped");
+}
+
+/// Adapters mean nothing beside another base than the one they were trained on.
+#[test]
+fn another_base_is_refused() {
+    let place = Place::new();
+    let beside = |base| Setup { steps: 4, ..Setup::new(Recipe { base, ..recipe(Some(lora())) }) };
+    let nf4 = Some(WeightFormat::Nf4);
+    place.train("run", &beside(nf4).stopped_after(2)).ok();
+    for other in [None, Some(WeightFormat::Int8)] {
+        let error = place.train("run", &beside(other)).outcome.expect_err("another base");
+        let TrainError::Changed(change) = &error else { panic!("{error}") };
+        let is = other.map_or("the precision of the run", WeightFormat::name);
+        assert_eq!((change.key, &*change.was, &*change.is), ("base", "nf4", is));
+    }
+    place.train("run", &beside(nf4)).ok();
 }
 
 /// Rows are known by what they hold, not by how many there are.

@@ -133,9 +133,15 @@ fn threads_do_not_show_in_the_bits() {
 }
 
 fn check(recipe: &Recipe) {
+    check_with(recipe, |_| ());
+}
+
+/// Of whatever `change` makes of all plans.
+fn check_with(recipe: &Recipe, change: fn(&mut Spec)) {
     let mut reference: Option<Trained> = None;
     let mut sizes = Vec::new();
-    for (name, spec, paranoid) in variants(recipe, 3 * MAX_LENGTH) {
+    for (name, mut spec, paranoid) in variants(recipe, 3 * MAX_LENGTH) {
+        change(&mut spec);
         let trained = train(&spec, paranoid);
         sizes.push(trained.arena_bytes);
         match &reference {
@@ -173,6 +179,42 @@ fn a_base_in_few_bits_does_not_depend_on_the_plan() {
         (WeightFormat::E4m3, true),
     ] {
         check(&Recipe { base: Some(format), fp8_products, ..recipe(Some(lora.clone())) });
+    }
+}
+
+fn in_mlp_chunks(spec: &mut Spec) {
+    spec.pins.mlp_chunks = Some(3);
+}
+
+/// Chunks of 48 rows: of micro-batches that are partly filled, some are cut off and some empty.
+#[test]
+fn an_mlp_in_chunks_does_not_depend_on_the_plan() {
+    let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
+    let adapters = recipe(Some(lora));
+    check_with(&recipe(None), in_mlp_chunks);
+    check_with(&adapters, in_mlp_chunks);
+    check_with(&Recipe { base: Some(WeightFormat::E4m3), fp8_products: true, ..adapters }, in_mlp_chunks);
+}
+
+/// Every row is the same as without chunks, dropout included: only the sums over rows are made in another order.
+#[test]
+fn chunks_of_an_mlp_change_nothing_but_rounding() {
+    let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
+    for recipe in [recipe(None), recipe(Some(lora))] {
+        let losses = |chunks: usize| {
+            let mut spec = spec(model(), recipe.clone(), SEQUENCES, MAX_LENGTH);
+            spec.pins.micro_batch_tokens = Some(3 * MAX_LENGTH);
+            spec.pins.mlp_chunks = Some(chunks);
+            train(&spec, false).losses
+        };
+        let whole = losses(1);
+        for chunks in [2, 3, 8] {
+            let chunked = losses(chunks);
+            assert_eq!(whole[0].to_bits(), chunked[0].to_bits(), "{chunks} chunks: no row of the forward pass changes");
+            for (step, (a, b)) in whole.iter().zip(&chunked).enumerate() {
+                assert!((a - b).abs() < 1e-5 * a.abs(), "{chunks} chunks, step {step}: {a} and {b}");
+            }
+        }
     }
 }
 

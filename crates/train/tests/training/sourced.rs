@@ -91,11 +91,14 @@ fn plans_do_not_show_in_the_bits() {
         ("everything", Some(dropping(&classes, 5)), Goal::Fastest, false),
         ("lowest", None, Goal::Lowest, true),
     ];
-    for recipe in [recipe(None), recipe(Some(lora(Targets::AllLinear)))] {
+    // Both stacks' rows are divided into chunks of as many.
+    for (recipe, mlp_chunks) in
+        [(recipe(None), 1), (recipe(Some(lora(Targets::AllLinear))), 1), (recipe(Some(lora(Targets::AllLinear))), 3)]
+    {
         let mut results = Vec::new();
         for (name, classes, goal, paranoid) in plans.clone() {
             let mut spec = sourced(model(0.1), recipe.clone());
-            (spec.pins.recompute, spec.goal) = (classes, goal);
+            (spec.pins.recompute, spec.pins.mlp_chunks, spec.goal) = (classes, Some(mlp_chunks), goal);
             results.push((name, train_on(&examples(), &spec, paranoid)));
         }
         let first = &results[0].1;
