@@ -19,6 +19,7 @@ mod recorded;
 mod report;
 mod schedule;
 pub mod search;
+mod sizing;
 mod time;
 pub mod verify;
 
