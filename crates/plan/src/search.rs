@@ -128,7 +128,7 @@ const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
 /// Rows that an MLP works on at a time, from largest to smallest, where those of one group of sequences are many more.
 const MLP_ROWS: [usize; 2] = [4096, 1024];
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
-const SAME_SPEED: f64 = 0.01;
+pub const SAME_SPEED: f64 = 0.01;
 /// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
 const CHUNKS_GAIN: f64 = 0.01;
 

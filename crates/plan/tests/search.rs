@@ -11,15 +11,13 @@ use plimsoll_graph::{DType, Program, ScheduleId, Streams};
 use plimsoll_models::{Architecture, Head, Recipe, preset};
 use plimsoll_plan::recompute::recompute as rebuilt;
 use plimsoll_plan::{
-    Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, SaveMode, SavePin, WRITER_BYTES,
-    assemble, estimate, known_device, plan,
+    Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, SAME_SPEED, SaveMode, SavePin,
+    WRITER_BYTES, assemble, estimate, known_device, plan,
 };
 
 const GIB: u64 = 1 << 30;
 /// More than any plan here needs.
 const PLENTY: u64 = 1 << 40;
-/// Plans whose speeds differ by less count as equally fast, and the smaller one is taken.
-const SAME_SPEED: f64 = 0.01;
 
 /// A question to the planner, with defaults that each test changes where it matters.
 struct Ask {
