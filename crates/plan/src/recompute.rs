@@ -114,8 +114,8 @@ pub(crate) struct Rewritten<'g> {
 pub(crate) struct Run<'g> {
     pub node: usize,
     again: bool,
-    /// What makes the same outputs in its place.
-    pub shortcut: Option<Op>,
+    /// What makes the same outputs in its place; rarely there.
+    pub shortcut: Option<Box<Op>>,
     pub inputs: Cow<'g, [ValueId]>,
     pub outputs: Cow<'g, [ValueId]>,
 }
@@ -135,7 +135,7 @@ impl<'g> Rewritten<'g> {
         let node = |run: Run| {
             let Node { op, phase, layer, .. } = &self.graph.nodes[run.node];
             Node {
-                op: run.shortcut.unwrap_or_else(|| op.clone()),
+                op: run.shortcut.map_or_else(|| op.clone(), |shortcut| *shortcut),
                 inputs: run.inputs.into_owned(),
                 outputs: run.outputs.into_owned(),
                 phase: if run.again { Phase::Recompute } else { *phase },
@@ -202,7 +202,7 @@ impl<'g> Rebuild<'_, 'g> {
         let (shortcut, inputs, outputs) = match shortcut {
             Some((op, inputs)) => {
                 let outputs: Vec<ValueId> = node.outputs.iter().copied().filter(|o| !inputs.contains(o)).collect();
-                (Some(op), inputs, outputs)
+                (Some(Box::new(op)), inputs, outputs)
             }
             None => (None, node.inputs.clone(), node.outputs.clone()),
         };

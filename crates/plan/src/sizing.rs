@@ -1,7 +1,7 @@
 //! What a graph takes with some of its values dropped, found without making it: a search asks this many times of one graph,
 //! and most of what operators say about themselves is the same each time.
 
-use std::borrow::Cow;
+use std::rc::Rc;
 
 use plimsoll_graph::{Graph, Io, Op, OpRule, ValueId};
 
@@ -21,7 +21,6 @@ pub(crate) struct Sizes {
 }
 
 /// What an operator says of one node, or of the same one run again.
-#[derive(Clone)]
 struct Facts {
     demand: Demand,
     launches: usize,
@@ -38,12 +37,12 @@ impl Facts {
 /// What is the same of a graph whatever is dropped of it.
 pub(crate) struct Sizing {
     rebuilding: Rebuilding,
-    facts: Vec<Facts>,
+    facts: Vec<Rc<Facts>>,
 }
 
 impl Sizing {
     pub(crate) fn new(graph: &Graph, device: &DeviceProfile) -> Self {
-        let facts = graph.nodes.iter().map(|node| Facts::of(&node.op, &graph.io(node), device));
+        let facts = graph.nodes.iter().map(|node| Rc::new(Facts::of(&node.op, &graph.io(node), device)));
         Self { rebuilding: Rebuilding::of(graph), facts: facts.collect() }
     }
 
@@ -66,18 +65,18 @@ impl Sizing {
         graph: &Graph,
         drops: &Drops,
         device: &DeviceProfile,
-        answer: impl FnOnce(&[Cow<Facts>], Lifetimes) -> T,
+        answer: impl FnOnce(&[Rc<Facts>], Lifetimes) -> T,
     ) -> T {
         let rewritten = self.rebuilding.rewritten(graph, drops);
         let values = |ids: &[ValueId]| ids.iter().map(|&id| rewritten.value(id)).collect();
         let facts = rewritten.runs.iter().map(|run| match &run.shortcut {
-            None => Cow::Borrowed(&self.facts[run.node]),
+            None => self.facts[run.node].clone(),
             Some(op) => {
                 let io = Io { inputs: values(&run.inputs), outputs: values(&run.outputs) };
-                Cow::Owned(Facts::of(op, &io, device))
+                Rc::new(Facts::of(op, &io, device))
             }
         });
-        let facts: Vec<Cow<Facts>> = facts.collect();
+        let facts: Vec<Rc<Facts>> = facts.collect();
         let nodes = rewritten.runs.iter().zip(&facts);
         let nodes =
             nodes.map(|(run, facts)| Reading { inputs: &run.inputs, outputs: &run.outputs, demand: &facts.demand });
