@@ -7,42 +7,55 @@ use plimsoll_graph::{Class, Cost, Graph, Io, Op, OpRule, Product, Role, Value, W
 use crate::{Backing, Buffer, DeviceProfile, Step};
 
 /// Predicted time of one run of a graph.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Estimate {
     pub seconds: f64,
     /// Seconds of each limit: `matmul`, `attention`, `memory`, `launch`.
-    pub by_limit: BTreeMap<&'static str, f64>,
+    by_limit: Vec<(&'static str, f64)>,
 }
 
 impl Estimate {
     pub fn bound_by(&self) -> &'static str {
-        self.by_limit.iter().max_by(|a, b| a.1.total_cmp(b.1)).map_or("nothing", |(name, _)| name)
+        self.shares().into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("nothing", |(name, _)| name)
     }
 
     /// Share of the time, by limit.
     pub fn shares(&self) -> BTreeMap<&'static str, f64> {
-        let all: f64 = self.by_limit.values().sum();
-        self.by_limit.iter().map(|(limit, seconds)| (*limit, seconds / all.max(f64::MIN_POSITIVE))).collect()
+        let sorted: BTreeMap<&'static str, f64> = self.by_limit.iter().copied().collect();
+        let all: f64 = sorted.values().sum();
+        sorted.into_iter().map(|(limit, seconds)| (limit, seconds / all.max(f64::MIN_POSITIVE))).collect()
     }
 
     /// This estimate `times` over, then another.
     pub fn then(&self, times: f64, other: &Estimate) -> Estimate {
         let mut sum = other.clone();
         sum.seconds += self.seconds * times;
-        for (limit, seconds) in &self.by_limit {
-            *sum.by_limit.entry(limit).or_default() += seconds * times;
+        for &(limit, seconds) in &self.by_limit {
+            *sum.of_limit(limit) += seconds * times;
         }
         sum
+    }
+
+    /// Then one more part.
+    pub(crate) fn add(&mut self, (limit, seconds): (&'static str, f64)) {
+        self.seconds += seconds;
+        *self.of_limit(limit) += seconds;
+    }
+
+    fn of_limit(&mut self, limit: &'static str) -> &mut f64 {
+        let known = self.by_limit.iter().position(|(name, _)| *name == limit);
+        let index = known.unwrap_or(self.by_limit.len());
+        if known.is_none() {
+            self.by_limit.push((limit, 0.0));
+        }
+        &mut self.by_limit[index].1
     }
 }
 
 pub fn estimate(graph: &Graph, device: &DeviceProfile) -> Estimate {
     let mut total = Estimate::default();
     for node in &graph.nodes {
-        for (limit, seconds) in operator_seconds(&node.op, &graph.io(node), device) {
-            total.seconds += seconds;
-            *total.by_limit.entry(limit).or_default() += seconds;
-        }
+        operator_seconds(&node.op, &graph.io(node), device).into_iter().for_each(|part| total.add(part));
     }
     total
 }
@@ -67,7 +80,7 @@ pub fn step_cost(step: &Step, device: &DeviceProfile) -> (Cost, f64) {
 }
 
 /// The parts of an operator, one behind another, each with what limits it.
-fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> Vec<(&'static str, f64)> {
+pub(crate) fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> Vec<(&'static str, f64)> {
     let mut parts: Vec<_> = op.work(io).iter().map(|work| work_seconds(work, op.name(), device)).collect();
     parts.push(("launch", launch_seconds(op, device)));
     parts

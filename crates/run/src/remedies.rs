@@ -2,7 +2,7 @@
 
 use plimsoll_graph::StateStorage;
 use plimsoll_models::{Built, Lora, Targets, parameter_groups};
-use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, PlanError};
+use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, PlanError};
 use plimsoll_train::{Inference, Spec, TrainError, plan_inference, plan_only};
 
 use crate::base;
@@ -89,8 +89,8 @@ pub fn inference_remedies(spec: &Spec, inference: Inference, device: &DeviceProf
 
 /// What the smallest plan takes of the memory the device computes in.
 fn smallest_bytes(spec: &Spec, device: &DeviceProfile) -> Option<u64> {
-    let budgets = none(device);
-    needed(plan_only(spec, device, budgets, besides(device)))
+    let spec = Spec { goal: Goal::Lowest, ..spec.clone() };
+    needed(plan_only(&spec, device, none(device), besides(device)))
 }
 
 /// No budget at all, so that a refusal names the smallest one that would do.

@@ -269,25 +269,25 @@ impl Surroundings<'_> {
     /// A plan that fits beside what the process takes, and what that is before anything has run.
     fn plan(&self, gpu_excess_bytes: u64) -> Result<(Chosen<Built>, Fixed), TrainError> {
         let later = self.later_bytes();
-        let planned = |batch| {
-            let fixed = self.measured(batch, gpu_excess_bytes, later);
-            (self.plan)(fixed)
-        };
+        let measured = |batch| self.measured(batch, gpu_excess_bytes, later);
         // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
-        let mut chosen = match planned(self.smallest) {
+        let before = measured(self.smallest);
+        let mut chosen = match (self.plan)(before) {
             // A refusal names a budget, so it is made again with what the process takes once it has planned.
-            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(self.smallest)?,
+            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) if measured(self.smallest) != before => {
+                (self.plan)(measured(self.smallest))?
+            }
             chosen => chosen?,
         };
         // Planning itself left something behind; plan again as long as that no longer fits.
         for _ in 0..REPLANS_MAX {
-            let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+            let after = measured(chosen.batch);
             if self.fits(&chosen.report, &after) {
                 return Ok((chosen, after));
             }
-            chosen = planned(chosen.batch)?;
+            chosen = (self.plan)(measured(chosen.batch))?;
         }
-        let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+        let after = measured(chosen.batch);
         Ok((chosen, after))
     }
 

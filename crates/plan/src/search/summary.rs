@@ -186,10 +186,10 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         newest.map_or_else(|| "keep everything".into(), |(class, k)| format!("+ recompute {} ×{k}", class.0))
     }
 
-    pub(super) fn refusal(&self) -> Result<PlanError, E> {
-        let lowest = self.lowest_laid_out()?;
-        let plan = self.assembled(&lowest)?;
-        let memories = self.memories(Some(self.with_recorded(&plan, &lowest)));
+    /// That even the lowest plan does not fit.
+    pub(super) fn refusal(&self, lowest: &Candidate) -> Result<PlanError, E> {
+        let plan = self.assembled(lowest)?;
+        let memories = self.memories(Some(self.with_recorded(&plan, lowest)));
         Ok(does_not_fit(self.request.device, self.request.budgets, memories, self.alternatives(None)?))
     }
 }
