@@ -53,7 +53,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, metavar="N", help="of each timed run (default: 1, with --before 2)")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[1], metavar="N,…")
     parser.add_argument("--random-seconds", type=float, default=150, metavar="SECONDS", help="at most (default: 150)")
-    parser.add_argument("--random-workers", type=int, metavar="N", help="random budgets side by side (default: 8 at most)")
+    parser.add_argument("--random-workers", type=int, metavar="N", help="random budgets side by side (default: 24 at most)")
+    parser.add_argument("--random-runs", type=int, default=0, metavar="N", help="fail with fewer random runs than this")
     parser.add_argument("--out", type=Path, default=os.environ.get("OUT") or None, help="for card.json (default: $OUT)")
     arguments = parser.parse_args()
     unknown = [stage for stage in arguments.only if stage not in STAGES]
@@ -104,12 +105,12 @@ def at_build_path(root: str):
 
 def random_stage(bench: Bench, arguments: argparse.Namespace, first: Stage) -> Stage:
     seconds = min(arguments.random_seconds, bench.clock.left_s() - RESERVE_SECONDS)
-    workers = arguments.random_workers or min(8, bench.workers)
+    workers = arguments.random_workers or random_budgets.workers_of(bench)
     counted = first.checks[-1].figures.get("counted")
     if bench.on_card and counted != "process":
         say(f"memory is counted for the {counted}, so random budgets run one at a time")
         workers = 1
-    return random_budgets.run(bench, arguments.seeds, seconds, workers)
+    return random_budgets.run(bench, arguments.seeds, seconds, workers, arguments.random_runs)
 
 
 def run_stages(bench: Bench, arguments: argparse.Namespace) -> list:
