@@ -1,17 +1,18 @@
 //! From a resolved run to something that can be trained, benched or shown.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 use plimsoll_data::{Amount, Capacity, Dataset};
-use plimsoll_models::Built;
+use plimsoll_models::{Built, Recipe};
 use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
-    BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin,
-    OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, Task,
-    TextComparison, TrainError, Watching, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched,
-    profile, reference_bytes,
+    BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, GenerationReport, Guard, Holds, Inference,
+    Language, LearningRate, ModelOrigin, OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder,
+    Saving, Seq2Seq, Session, Spec, Task, TextComparison, TrainError, Watching, bench, bench_generation, fit, next_gib,
+    peak_resident_bytes, plan_inference, plan_run, prepare_inference, prepare_watched, profile, reference_bytes,
 };
 
 use crate::base;
@@ -19,7 +20,7 @@ use crate::budgets::capacity;
 use crate::config::{BaseFormat, GuardAction, Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData, RunFootprint};
 use crate::device::{self, Device, Present};
-use crate::diagnostics::{explained, unprepared};
+use crate::diagnostics::{explained, not_started, unprepared};
 use crate::failure::Failure;
 use crate::folder::{Claimed, Continue, RUNS, claim};
 use crate::note::Note;
@@ -27,6 +28,7 @@ use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
 use crate::schedule::{learning_rate, total_updates};
 use crate::spec::{check_weights, spec};
+use crate::text;
 use crate::units::seconds;
 use crate::warning;
 
@@ -87,6 +89,14 @@ pub struct PreparedBench {
     profile: DeviceProfile,
     sequences: usize,
     lr: f64,
+}
+
+/// A model ready to be timed on one text.
+pub struct PreparedGeneration {
+    pub notes: Vec<Note>,
+    prepared: Prepared,
+    prompt_tokens: usize,
+    new_tokens: usize,
 }
 
 /// The memory in use at its peak, as far as it is known.
@@ -268,6 +278,38 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
 }
 
+/// Plans, allocates and initialises the run's model, without adapters, for one text of `data.max_length` tokens.
+pub fn prepare_generation(
+    resolved: &Resolved,
+    options: Options<'_>,
+    new_tokens: usize,
+) -> Result<PreparedGeneration, Failure> {
+    let length = resolved.run.data.max_length as usize;
+    if new_tokens == 0 || new_tokens >= length {
+        let message =
+            format!("--generate is {new_tokens}, but a text has data.max_length = {length} tokens with its prompt");
+        return Err(Failure::usage(message).hint("ask for fewer tokens, or raise data.max_length"));
+    }
+    let Present { backend, device } = device::present(resolved, options.remeasure)?;
+    let mut spec = spec(resolved, &device.profile)?;
+    spec.task = match spec.model.config.decoder_start.filter(|_| spec.model.config.streams() > 1) {
+        Some(start) => Arc::new(Seq2Seq::new(start)),
+        None => Arc::new(Language::sft()),
+    };
+    spec.recipe = Recipe::forward_only(None, spec.recipe.compute);
+    let capacity = capacity(resolved, &device);
+    let Device { profile, mut notes, .. } = device;
+    let inference = Inference::Generate { sequences: 1 };
+    let fits =
+        |spec: &Spec| plan_inference(spec, inference, &profile, capacity.budgets, text::beside(&profile)).map(|_| ());
+    notes.extend(base::of_inference(&mut spec, resolved, None, &profile, &fits)?);
+    let none = DataMemory::none();
+    let prepared = prepare_inference(&spec, inference, backend, &profile, capacity.budgets, &none, options.paranoid)
+        .map_err(|error| not_started(error, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
+    Ok(PreparedGeneration { notes, prepared, prompt_tokens: length - new_tokens, new_tokens })
+}
+
 /// What the model's answers before training take in memory, one for each sequence.
 fn references(resolved: &Resolved, data: &RunData) -> Result<Option<u64>, Failure> {
     let sequences = std::iter::once(&data.train).chain(&data.eval).map(Dataset::sequences);
@@ -417,6 +459,17 @@ impl PreparedRun {
     pub fn predicted_ms(&self, outcome: &Outcome) -> f64 {
         let planned_tokens = (self.report.accumulation * self.report.micro_batch_tokens).max(1);
         self.report.predicted.step_ms * outcome.computed_tokens / planned_tokens as f64
+    }
+}
+
+impl PreparedGeneration {
+    pub fn report(&self) -> &Report {
+        &self.prepared.report
+    }
+
+    /// `heard` is told of every new token.
+    pub fn run(&mut self, heard: &mut dyn FnMut()) -> Result<GenerationReport, Failure> {
+        Ok(bench_generation(&mut self.prepared, self.prompt_tokens, self.new_tokens, heard)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A few updates on synthetic tokens: measured against planned.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use plimsoll_data::{Example, ExampleRef, NO_MARK};
@@ -9,7 +10,7 @@ use plimsoll_plan::{DeviceProfile, step_cost};
 use serde::Serialize;
 
 use crate::memory::peak_resident_bytes;
-use crate::{PackedUpdate, Prepared, Session, TrainError};
+use crate::{Ending, PackedUpdate, Prepared, Sampling, Session, TrainError};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
@@ -39,6 +40,9 @@ pub struct BenchReport {
 
 /// Updates before the clock counts.
 const WARMUP: u64 = 2;
+
+/// Tokens before the clock counts: a card records the schedule the second time it runs.
+const UNTIMED_TOKENS: usize = 4;
 
 /// Runs `steps` timed updates after a warm-up. `tick` is told after every update, warm-up included.
 pub fn bench(
@@ -83,6 +87,62 @@ pub fn bench(
         loss_last: losses[losses.len() - 1],
         micro_batch_tokens: report.micro_batch_tokens,
         accumulation: report.accumulation,
+    })
+}
+
+/// What one text took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GenerationReport {
+    pub device: String,
+    pub prompt_tokens: usize,
+    pub new_tokens: usize,
+    /// From the prompt to the first new token.
+    pub first_token_ms: f64,
+    /// Of the tokens behind the first.
+    pub tokens_per_s: f64,
+    /// Of one of them.
+    pub token_ms: f64,
+    pub predicted_token_ms: f64,
+    /// The model, as it is stored. Each token takes all of it but the embeddings of others.
+    pub weights_bytes: u64,
+    pub gpu: Memory,
+    pub gpu_counted: Option<&'static str>,
+    pub host: Memory,
+}
+
+/// Continues a synthetic prompt by `new_tokens` greedy ones, after a few that are not timed.
+pub fn bench_generation(
+    prepared: &mut Prepared,
+    prompt_tokens: usize,
+    new_tokens: usize,
+    heard: &mut dyn FnMut(),
+) -> Result<GenerationReport, TrainError> {
+    let Prepared { session, report, .. } = prepared;
+    let prompt = [synthetic(0, prompt_tokens, session.model.config.vocab_size).tokens];
+    let mut generate = |max_new: usize, heard: &mut dyn FnMut()| {
+        // No token ends it.
+        let ending = Ending { stop: Vec::new(), max_new };
+        session.generate(&prompt, &Sampling::GREEDY, &ending, &mut |_, _| {
+            heard();
+            ControlFlow::Continue(())
+        })
+    };
+    generate(new_tokens.min(UNTIMED_TOKENS), &mut || {})?;
+    let text = generate(new_tokens, heard)?.pop().unwrap_or_default();
+    let tokens_per_s = text.tokens_per_s().unwrap_or_default();
+    let gpu_used = session.executor().backend().used();
+    Ok(GenerationReport {
+        device: report.device.clone(),
+        prompt_tokens,
+        new_tokens: text.tokens.len(),
+        first_token_ms: text.first_s * 1e3,
+        tokens_per_s,
+        token_ms: 1e3 / tokens_per_s,
+        predicted_token_ms: report.predicted.step_ms,
+        weights_bytes: report.gpu.categories.weights + report.host.categories.arena.map_or(0, |arena| arena.weights),
+        gpu: Memory { planned_bytes: report.gpu.planned_bytes, used_bytes: gpu_used.map_or(0, |used| used.bytes) },
+        gpu_counted: gpu_used.map(|used| used.counted.name()),
+        host: Memory { planned_bytes: report.host.planned_bytes, used_bytes: peak_resident_bytes() },
     })
 }
 
