@@ -217,6 +217,60 @@ fn every_product_in_sixteen_bits() {
     }
 }
 
+/// Few rows of whole packs, as text is generated with: one, some of those there is a place for, none; sums that end in the middle of
+/// what is read at a time.
+#[test]
+fn few_rows_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(21));
+    for (rows, tokens, features, out) in [
+        (1, 1, 8, 3),
+        (1, 1, 264, 130),
+        (1, 1, 2056, 33),
+        (4, 1, 4096, 17),
+        (3, 2, 72, 5),
+        (8, 8, 1000, 77),
+        (7, 0, 64, 64),
+    ] {
+        for (dest, bias) in
+            [(Dest::Fresh, false), (Dest::Fresh, true), (Dest::Accumulate, true), (Dest::Overwrite, false)]
+        {
+            for op in variants(LinearKind::Forward, dest, bias, out).into_iter().filter(|op| op.dropout.is_none()) {
+                let sums = |rounding: Rounding| rounding.within(if bias { 1.0 } else { 0.0 });
+                check_sixteen(suite, random, &op, size(rows, tokens, features, out), sums);
+            }
+        }
+    }
+}
+
+/// Whoever is beside a row shows in none of its bits.
+#[test]
+fn few_rows_do_not_know_each_other() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(22));
+    let (features, out) = (2072, 41);
+    let (x, weight) = (random.floats(3 * features, 1.0), random.fixed(&[out, features]).stored(DType::BF16));
+    for harness in suite.all_harnesses().filter(|harness| harness.stores_sixteen()) {
+        let mut run = |rows: &[f32], count: usize| {
+            let mut rows = rows.to_vec();
+            rows.resize(4 * features, 0.0);
+            let inputs = [Tensor::tokens(4, features, rows).stored(DType::BF16), weight.clone()];
+            let active = Active::one(count, 1);
+            harness
+                .run(&Linear::forward().into(), &inputs, active, &Placement::default())
+                .swap_remove(0)
+                .array(active)
+                .data
+        };
+        let together = run(&x, 3);
+        for row in 0..3 {
+            assert_eq!(
+                run(&x[row * features..(row + 1) * features], 1),
+                together[row * out..(row + 1) * out],
+                "row {row}"
+            );
+        }
+    }
+}
+
 /// Of what is far smaller than the product that is added to it, all arrives: sums are rounded once. On average, for each of
 /// them is less than half a step of its type.
 #[test]

@@ -33,11 +33,33 @@ struct NestedScales {
     }
 };
 
+// Weights are read once and by one thread, so the first cache is left to what is read again. Loads stay where they are
+// written: many can be under way before the first is used.
+__device__ __forceinline__ u32 read_once(const u32* from) {
+    u32 x;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+}
+
+__device__ __forceinline__ uint2 read_once(const uint2* from) {
+    uint2 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+    return x;
+}
+
+__device__ __forceinline__ uint4 read_once(const uint4* from) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+}
+
 // Each format: eight codes as they are loaded, the number of one of them, and which scale is an element's.
 struct Nf4 {
     using Codes = u32;
     static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
-        return *reinterpret_cast<const u32*>(codes + at / 2);
+        return read_once(reinterpret_cast<const u32*>(codes + at / 2));
     }
     // The first of two is the upper half of its byte.
     static __device__ __forceinline__ float number(Codes codes, int i, const float* numbers) {
@@ -52,7 +74,7 @@ struct Nf4 {
 struct Bytes {
     using Codes = uint2;
     static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
-        return *reinterpret_cast<const uint2*>(codes + at);
+        return read_once(reinterpret_cast<const uint2*>(codes + at));
     }
     static __device__ __forceinline__ u32 code(Codes codes, int i) { return (i < 4 ? codes.x : codes.y) >> i % 4 * 8 & 255u; }
     static __device__ __forceinline__ u64 block(u64, u32 row) { return row; }
