@@ -204,7 +204,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub profile: bool,
     /// Time a text instead: a prompt that fills data.max_length up, and N greedy tokens
-    #[arg(long, value_name = "N", conflicts_with_all = ["profile", "steps"])]
+    #[arg(long, value_name = "N", conflicts_with = "steps")]
     pub generate: Option<usize>,
     #[command(flatten)]
     pub common: CommonArgs,

@@ -12,7 +12,8 @@ use plimsoll_train::{
     BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, GenerationReport, Guard, Holds, Inference,
     Language, LearningRate, ModelOrigin, OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder,
     Saving, Seq2Seq, Session, Spec, Task, TextComparison, TrainError, Watching, bench, bench_generation, fit, next_gib,
-    peak_resident_bytes, plan_inference, plan_run, prepare_inference, prepare_watched, profile, reference_bytes,
+    peak_resident_bytes, plan_inference, plan_run, prepare_inference, prepare_watched, profile, profile_generation,
+    reference_bytes,
 };
 
 use crate::base;
@@ -95,6 +96,7 @@ pub struct PreparedBench {
 pub struct PreparedGeneration {
     pub notes: Vec<Note>,
     prepared: Prepared,
+    profile: DeviceProfile,
     prompt_tokens: usize,
     new_tokens: usize,
 }
@@ -307,7 +309,7 @@ pub fn prepare_generation(
     let prepared = prepare_inference(&spec, inference, backend, &profile, capacity.budgets, &none, options.paranoid)
         .map_err(|error| not_started(error, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
-    Ok(PreparedGeneration { notes, prepared, prompt_tokens: length - new_tokens, new_tokens })
+    Ok(PreparedGeneration { notes, prepared, profile, prompt_tokens: length - new_tokens, new_tokens })
 }
 
 /// What the model's answers before training take in memory, one for each sequence.
@@ -470,6 +472,11 @@ impl PreparedGeneration {
     /// `heard` is told of every new token.
     pub fn run(&mut self, heard: &mut dyn FnMut()) -> Result<GenerationReport, Failure> {
         Ok(bench_generation(&mut self.prepared, self.prompt_tokens, self.new_tokens, heard)?)
+    }
+
+    /// Times every operator of a further token alone.
+    pub fn profile(&mut self) -> Result<Vec<OperatorTime>, Failure> {
+        Ok(profile_generation(&mut self.prepared, &self.profile)?)
     }
 }
 

@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use plimsoll_data::{Example, ExampleRef, NO_MARK};
-use plimsoll_graph::{OpRule, ScheduleId};
+use plimsoll_graph::{OpRule, ScheduleId, Streams};
 use plimsoll_plan::{DeviceProfile, step_cost};
+use plimsoll_runtime::{Active, ActiveStream};
 use serde::Serialize;
 
 use crate::memory::peak_resident_bytes;
@@ -146,7 +147,7 @@ pub fn bench_generation(
     })
 }
 
-/// Where the time of one micro-step and one update goes, by operator.
+/// Where the time of one micro-step and one update, or of one token, goes, by operator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OperatorTime {
     pub operator: &'static str,
@@ -168,11 +169,29 @@ pub fn profile(
     let session = &mut prepared.session;
     let packed = synthetic_update(session, sequences)?;
     let active = session.load(&packed.batches[0])?;
+    operator_times(session, &[ScheduleId::MICRO_STEP, ScheduleId::UPDATE], active, device)
+}
+
+/// Times every operator of one more token of the text that was generated last, each alone; most time first.
+pub fn profile_generation(prepared: &mut Prepared, device: &DeviceProfile) -> Result<Vec<OperatorTime>, TrainError> {
+    let session = &mut prepared.session;
+    let token = ActiveStream { tokens: 1, sequences: 1 };
+    let nothing = ActiveStream { tokens: 0, sequences: 0 };
+    let streams: Vec<ActiveStream> =
+        (0..session.shapes().len()).map(|s| if s == 0 { token } else { nothing }).collect();
+    operator_times(session, &[ScheduleId::DECODE], Active { streams: Streams::new(&streams) }, device)
+}
+
+fn operator_times(
+    session: &mut Session,
+    ids: &[ScheduleId],
+    active: Active,
+    device: &DeviceProfile,
+) -> Result<Vec<OperatorTime>, TrainError> {
     let mut by_name: BTreeMap<&'static str, OperatorTime> = BTreeMap::new();
     let schedules = session.executor().plan().schedules.keys();
-    let trained = [ScheduleId::MICRO_STEP, ScheduleId::UPDATE];
-    let trained: Vec<ScheduleId> = schedules.copied().filter(|id| trained.contains(id)).collect();
-    for id in trained {
+    let timed: Vec<ScheduleId> = schedules.copied().filter(|id| ids.contains(id)).collect();
+    for id in timed {
         // Once to warm up.
         session.executor().run_timed(id, active)?;
         let seconds = session.executor().run_timed(id, active)?;

@@ -32,7 +32,9 @@ mod warm_up;
 mod weights;
 
 pub use adapter_folder::AdapterFolder;
-pub use bench::{BenchReport, GenerationReport, Memory, OperatorTime, bench, bench_generation, profile};
+pub use bench::{
+    BenchReport, GenerationReport, Memory, OperatorTime, bench, bench_generation, profile, profile_generation,
+};
 pub use checkpoint::{BaseChange, Best, Change, Damaged, Effect, Resume};
 pub use error::TrainError;
 pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};

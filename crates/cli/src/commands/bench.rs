@@ -78,6 +78,9 @@ fn generate(resolved: &Resolved, args: &BenchArgs, new_tokens: usize, printer: &
     printer.data(format!(
         "{tokens_per_s:.1} tokens/s over {new_tokens} tokens behind a prompt of {prompt_tokens}, the first after {first_token_ms:.0} ms"
     ));
+    if args.profile {
+        printer.tables(&[operators(&prepared.profile()?)]);
+    }
     Ok(())
 }
 

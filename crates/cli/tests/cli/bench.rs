@@ -39,6 +39,10 @@ fn a_text_is_timed_behind_its_first_token() {
     assert!(used.as_u64() <= planned.as_u64(), "{result}");
     let few = text(&["--set", "base=nf4"]);
     assert!(few["weights_bytes"].as_u64() < result["weights_bytes"].as_u64(), "{few} {result}");
+    let profiled = world.run(&["bench", "run.yaml", "--device", "cpu", "--generate", "8", "--profile"]).ok().stdout;
+    for operator in ["linear", "cached_attention", "rms_norm"] {
+        assert!(profiled.lines().any(|line| line.starts_with(operator)), "{operator}: {profiled}");
+    }
     let args = ["bench", "run.yaml", "--device", "cpu", "--generate", "32"];
     let said = world.run(&args);
     assert_eq!(said.code, Some(2), "{}", said.stderr);
