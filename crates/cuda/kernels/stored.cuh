@@ -2,13 +2,12 @@
 #pragma once
 
 #include "codes.cuh"
+#include "dynamic_tables.cuh"
 
 // Elements that are read at a time: their codes are one load, and sixteen-bit results one store of sixteen bytes.
 #define PACK 8
 #define NF4_BLOCK 64
 #define NESTED_SCALES 256
-
-__device__ constexpr DynamicSigned NESTED_NUMBERS;
 
 // Scales in float32; or codes of them, of which 256 at a time share a scale and an offset. Sums and products are rounded one
 // by one, as on the host. What is loaded is kept apart from what is made of it: so no load waits for another.
@@ -29,7 +28,7 @@ struct NestedScales {
         return {nested[block / NESTED_SCALES], static_cast<const u8*>(scales)[block]};
     }
     static __device__ __forceinline__ float scale(const Loaded& loaded) {
-        return __fadd_rn(__fmul_rn(NESTED_NUMBERS.numbers[loaded.code], loaded.shared.x), loaded.shared.y);
+        return __fadd_rn(__fmul_rn(DYNAMIC_SIGNED[loaded.code], loaded.shared.x), loaded.shared.y);
     }
 };
 
