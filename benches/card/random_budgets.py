@@ -85,16 +85,16 @@ def shape(rng: random.Random, on_card: bool) -> dict:
     # Half of the card's are small: they start sooner, and everything beside the arena counts for more.
     large = on_card and rng.random() < 0.5
     key_heads = rng.choice([1, 2, 4, 8] if on_card else [1, 2])
-    width = 8 * (rng.randint(12, 220 if large else 64) if on_card else rng.randint(4, 24))
+    width = 8 * (rng.randint(12, 220 if large else 64) if on_card else rng.randint(4, 64))
     return {
         "family": rng.choice(["llama", "mistral", "qwen2", "qwen3"]),
         "hidden_size": width,
-        "num_hidden_layers": rng.randint(1, (18 if large else 6) if on_card else 4),
+        "num_hidden_layers": rng.randint(1, (18 if large else 6) if on_card else 6),
         "num_attention_heads": key_heads * rng.choice([1, 2, 3, 4, 7]),
         "num_key_value_heads": key_heads,
         "head_dim": rng.choice([32, 64, 96, 128] if on_card else [16, 32]),
-        "intermediate_size": 8 * (rng.randint(16, 560 if large else 160) if on_card else rng.randint(8, 40)),
-        "vocab_size": rng.choice([333, 1000, 4096, 32000, 50257, 128256] if on_card else [333, 1000, 4096]),
+        "intermediate_size": 8 * (rng.randint(16, 560 if large else 160) if on_card else rng.randint(8, 96)),
+        "vocab_size": rng.choice([333, 1000, 4096, 32000, 50257, 128256] if on_card else [333, 1000, 4096, 8192]),
         "tie_word_embeddings": rng.random() < 0.5,
         "init": "random",
     }

@@ -17,7 +17,7 @@ use plimsoll_train::{
 };
 
 use crate::base;
-use crate::budgets::capacity;
+use crate::budgets::{capacity, held};
 use crate::config::{BaseFormat, GuardAction, Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData, RunFootprint};
 use crate::device::{self, Device, Present};
@@ -118,9 +118,9 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     notes.extend(beside.note.clone());
     let fits = |spec: &Spec| beside.plan(spec, &profile, capacity.budgets).map(|_| ());
     notes.extend(base::settle(&mut spec, resolved, &profile, &fits)?);
-    let (chosen, fixed) = beside
-        .plan(&spec, &profile, capacity.budgets)
-        .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    let planned = beside.plan(&spec, &profile, capacity.budgets);
+    let planned = if beside.process == Process::Measured { held(planned, capacity.budgets) } else { planned };
+    let (chosen, fixed) = planned.map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
     let next_gib = match spec.goal {
@@ -227,9 +227,11 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
             observer.observe(observer::Event::Weights { done_bytes, total_bytes });
         }
     };
-    let Prepared { mut session, report, picture } =
-        prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
-            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    let Prepared { mut session, report, picture } = held(
+        prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch),
+        capacity.budgets,
+    )
+    .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     session.set_byte_lengths(byte_lengths);
     let (tokenizer, rows) = (data.tokenizer.clone(), resolved.run.eval.bleu_rows);
     session.compare_texts(TextComparison { tokenizer, rows });
@@ -273,8 +275,9 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
         |spec: &Spec| plan_run(spec, &profile, capacity.budgets, &DataMemory::none(), Process::Measured).map(|_| ());
     notes.extend(base::settle(&mut spec, resolved, &profile, &fits)?);
     let prepared =
-        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
-            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid);
+    let prepared =
+        held(prepared, capacity.budgets).map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
@@ -306,8 +309,9 @@ pub fn prepare_generation(
         |spec: &Spec| plan_inference(spec, inference, &profile, capacity.budgets, text::beside(&profile)).map(|_| ());
     notes.extend(base::of_inference(&mut spec, resolved, None, &profile, &fits)?);
     let none = DataMemory::none();
-    let prepared = prepare_inference(&spec, inference, backend, &profile, capacity.budgets, &none, options.paranoid)
-        .map_err(|error| not_started(error, resolved, &profile, &capacity))?;
+    let prepared = prepare_inference(&spec, inference, backend, &profile, capacity.budgets, &none, options.paranoid);
+    let prepared =
+        held(prepared, capacity.budgets).map_err(|error| not_started(error, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     Ok(PreparedGeneration { notes, prepared, profile, prompt_tokens: length - new_tokens, new_tokens })
 }

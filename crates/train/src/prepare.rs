@@ -113,6 +113,9 @@ pub struct Prepared {
 /// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
 const HEADROOM_BYTES: u64 = 3 << 20;
 
+/// How much of that may have been taken between planning and starting.
+const STEADY_BYTES: u64 = 1 << 20;
+
 /// What a driver's threads may add to that: in one of 100 runs on an H200, 2 MiB beyond the above.
 const DRIVER_HEADROOM_BYTES: u64 = 4 << 20;
 
@@ -323,6 +326,10 @@ impl Surroundings<'_> {
             let context = (used + PAGES_BYTES).min(self.budgets.gpu_bytes).saturating_sub(planned);
             fixed.gpu_context_bytes = context;
         }
+        // What the process takes differs by some pages from one look to the next; the headroom is there for them.
+        let over = (fixed.host_process_bytes + others).saturating_sub(self.budgets.host_bytes);
+        let spared = fixed.host_process_bytes - over.min(STEADY_BYTES).min(fixed.host_process_bytes);
+        fixed.host_process_bytes = spared.max(peak_resident_bytes().saturating_sub(others));
         report.restate(&fixed);
     }
 }
