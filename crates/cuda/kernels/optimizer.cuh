@@ -273,25 +273,22 @@ __device__ __forceinline__ void update_one(const Rule& rule, P* p, G* g, S* m, S
 template <typename P, typename G, typename S, typename Rule>
 __device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable& table, u32 count,
                                             const float* hyper) {
-    const auto update = [&](u32 block, auto by) {
-        u32 chunk;
-        const UpdateRow& row = table.rows[find_row(table, count, block, chunk)];
-        by(static_cast<P*>(row.p), static_cast<G*>(row.g), static_cast<S*>(row.m), static_cast<S*>(row.v), row.master,
-           chunk, row.len, Draws(row.site, hyper));
-    };
+    u32 chunk;
     if constexpr (CODED<S>) {
         __shared__ DynamicTables<Rule::STATES> tables;
         tables.fill();
-        const auto by = [&](P* p, G* g, S* m, S* v, float* master, u32 chunk, u64 len, const Draws& draws) {
-            const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
-            update_blocks(rule, p, g, m, v, master, start, end, CODED_MANY_THREADS * INT8_LANE, len, draws, tables);
-        };
 #pragma unroll 1
-        for (u32 block = blockIdx.x; block < table.rows[count - 1].end; block += gridDim.x) update(block, by);
+        for (u32 block = blockIdx.x; block < table.rows[count - 1].end; block += gridDim.x) {
+            const UpdateRow& row = table.rows[find_row(table, count, block, chunk)];
+            const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, row.len);
+            update_blocks(rule, static_cast<P*>(row.p), static_cast<G*>(row.g), static_cast<S*>(row.m),
+                          static_cast<S*>(row.v), row.master, start, end, CODED_MANY_THREADS * INT8_LANE, row.len,
+                          Draws(row.site, hyper), tables);
+        }
     } else {
-        update(blockIdx.x, [&](P* p, G* g, S* m, S* v, float* master, u32 chunk, u64 len, const Draws& draws) {
-            update_chunk(rule, p, g, m, v, master, chunk, len, draws);
-        });
+        const UpdateRow& row = table.rows[find_row(table, count, blockIdx.x, chunk)];
+        update_chunk(rule, static_cast<P*>(row.p), static_cast<G*>(row.g), static_cast<S*>(row.m), static_cast<S*>(row.v),
+                     row.master, chunk, row.len, Draws(row.site, hyper));
     }
 }
 
