@@ -20,7 +20,7 @@ use crate::fp8::RowsToRound;
 use crate::timer::Laps;
 
 /// Memory of the card that is used meanwhile.
-pub(super) const ARENA_BYTES: usize = 512 << 20;
+pub(super) const ARENA_BYTES: usize = 576 << 20;
 /// Rows, columns and depths of products.
 pub(super) const PRODUCT_SIZES: [&[usize]; 3] = [&[256, 1024, 4096], &[512, 2048, 8192], &[512, 2048, 8192]];
 /// Lengths of sequences.

@@ -37,7 +37,7 @@ pub(super) const CODES: Places = Places {
     activations: 80 * MIB..272 * MIB,
     results: 272 * MIB..408 * MIB,
     numbers: 408 * MIB..409 * MIB,
-    workspace: 409 * MIB..512 * MIB,
+    workspace: 409 * MIB..576 * MIB,
 };
 
 impl Places {
