@@ -8,8 +8,11 @@ use crate::call::{Args, Call};
 use crate::elementwise::{THREADS, row_grid};
 
 const MODULE: &str = "cached";
-/// Warps of a block divide the keys; each holds a head in eight registers of a lane.
+/// Warps of a block divide the keys; each holds a head in eight registers of a lane, or each of some groups of its lanes does.
 const WARPS: u32 = 16;
+/// Numbers of sixteen bits that a lane reads at a time, and lanes of the smallest group.
+const PACK: usize = 8;
+const LANES_MIN: usize = 4;
 const HEAD_DIM_MAX: usize = 256;
 
 pub(crate) fn cache_write(op: &CacheWrite, call: &Call) -> Result<(), RuntimeError> {
@@ -68,5 +71,29 @@ pub(crate) fn cached_attention(op: &CachedAttention, call: &Call) -> Result<(), 
         .f32(op.scale)
         .f32(op.softcap.unwrap_or(0.0));
     let grid = (heads.query as u32, out.rows as u32, 1);
-    call.launch(MODULE, &format!("cached_attention_{suffix}"), grid, WARPS * 32, 0, args)
+    let kernel = match packed_lanes(heads.head_dim, out.dtype) {
+        Some(lanes) => format!("cached_attention_{lanes}_{suffix}"),
+        None => format!("cached_attention_{suffix}"),
+    };
+    call.launch(MODULE, &kernel, grid, WARPS * 32, 0, args)
+}
+
+/// Lanes that have a key of such a head, a pack each; `None` where heads are not whole packs of sixteen-bit numbers. Rows of
+/// queries and of the cache are whole heads.
+fn packed_lanes(head_dim: usize, dtype: DType) -> Option<usize> {
+    let packed = matches!(dtype, DType::BF16 | DType::F16) && head_dim.is_multiple_of(PACK);
+    packed.then(|| (head_dim / PACK).next_power_of_two().max(LANES_MIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_of_whole_packs_have_lanes() {
+        for (head_dim, lanes) in [(8, 4), (32, 4), (40, 8), (64, 8), (96, 16), (128, 16), (136, 32), (256, 32)] {
+            assert_eq!(packed_lanes(head_dim, DType::BF16), Some(lanes), "{head_dim}");
+        }
+        assert_eq!((packed_lanes(100, DType::BF16), packed_lanes(128, DType::F32)), (None, None));
+    }
 }
