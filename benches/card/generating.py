@@ -1,10 +1,11 @@
-"""One text by a model of seven billion parameters: tokens a second behind the first, and the share of the card's bandwidth."""
+"""One text by a model of seven billion parameters: tokens a second, and the share of the card's bandwidth."""
 
 from typing import NamedTuple, Optional
 
-from program import REPOSITORY, Bench, Check, Stage, card_memory, checked, overrun
+from program import REPOSITORY, Bench, Stage, card_memory, checked, overrun
 
-COLUMNS = [["tok/s", "tokens_per_s", "seconds"], ["ms a token", "token_ms", "fine"], ["first token ms", "first_token_ms", "ms"],
+COLUMNS = [["tok/s", "tokens_per_s", "seconds"], ["ms a token", "token_ms", "fine"],
+           ["first token ms", "first_token_ms", "ms"],
            ["weights read GB", "read_gb", "ratio"], ["share of bandwidth", "bandwidth_share", "ratio"],
            ["predicted / measured", "predicted_ratio", "ratio"], ["card used / planned", "card_ratio", "fine"],
            ["host used / planned", "host_ratio", "fine"]]
@@ -39,7 +40,8 @@ def bandwidth(bench: Bench) -> Optional[float]:
 
 def measure(bench: Bench, row: Row, bytes_per_s: Optional[float]) -> tuple:
     settings = [part for setting in row.settings for part in ("--set", setting)]
-    said = bench.plimsoll("bench", REPOSITORY / f"benches/{row.file}.yaml", "--generate", row.new_tokens, *settings, "--json")
+    file = REPOSITORY / f"benches/{row.file}.yaml"
+    said = bench.plimsoll("bench", file, "--generate", row.new_tokens, *settings, "--json")
     if said.code != 0:
         return said.error(), {}
     report = said.json()
@@ -65,6 +67,5 @@ def run(bench: Bench) -> Stage:
     stage, bytes_per_s = Stage("generate", COLUMNS), bandwidth(bench)
     for row in ON_CARD if bench.on_card else ON_CPU:
         stage.checks.append(checked(row.name, lambda row=row: measure(bench, row, bytes_per_s)))
-    context = "a prompt that fills data.max_length up"
-    stage.notes.append(f"{NEW_TOKENS if bench.on_card else 64} greedy tokens of one sequence behind {context}, the first not counted.")
+    stage.notes.append("Greedy tokens of one sequence behind a prompt that fills data.max_length up, the first not counted.")
     return stage

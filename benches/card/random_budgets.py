@@ -37,6 +37,8 @@ CEILING_BYTES = {"gpu": 40 * GIB, "host": 2 * GIB}
 SHORT_BYTES, SHORT_SHARE = 32 * MIB, 0.05
 # Of what is planned on the host, so much must be used, in so many of the runs.
 HOST_USED_MIN, HOST_SHARE_MIN = 0.95, 0.9
+# The headroom of three mebibytes is more than a twentieth of plans smaller than this, which only a CPU has.
+HOST_COUNTED_BYTES = 64 * MIB
 BENCH_STEPS, TRAIN_STEPS = 2, 6
 # One case in so many trains on rows instead of running bench.
 TRAIN_EVERY = 10
@@ -297,9 +299,9 @@ def spread(ratios: list) -> dict:
             "above": sum(ratio > 1 for ratio in ratios)}
 
 
-def ratios_of(records: list, memory: str, kind: Optional[str] = None) -> list:
+def ratios_of(records: list, memory: str, kind: Optional[str] = None, planned_min: int = 1) -> list:
     chosen = [r["report"][memory] for r in records if "report" in r and kind in (None, r["kind"])]
-    return [m["used_bytes"] / m["planned_bytes"] for m in chosen if m["planned_bytes"]]
+    return [m["used_bytes"] / m["planned_bytes"] for m in chosen if m["planned_bytes"] >= planned_min]
 
 
 def summed_up(records: list, on_card: bool) -> list:
@@ -316,11 +318,11 @@ def summed_up(records: list, on_card: bool) -> list:
     for kind in ("bench", "train"):
         host = spread(ratios_of(records, "host", kind))
         checks.append(Check(f"host used / planned, {kind}", host["above"] == 0, f"{host['above']} above", host))
-    benched = ratios_of(records, "host", "bench")
+    benched = ratios_of(records, "host", "bench", HOST_COUNTED_BYTES)
     near = sum(ratio >= HOST_USED_MIN for ratio in benched)
     share = near / max(1, len(benched))
-    name = f"host used ≥ {HOST_USED_MIN} × planned in {HOST_SHARE_MIN:.0%} of bench"
-    checks.append(Check(name, share >= HOST_SHARE_MIN, f"in {share:.1%}", {"runs": near}))
+    name = f"host used ≥ {HOST_USED_MIN} × planned in {HOST_SHARE_MIN:.0%} of bench from {HOST_COUNTED_BYTES // MIB} MiB on"
+    checks.append(Check(name, share >= HOST_SHARE_MIN or not benched, f"in {share:.1%}", {"runs": near}))
     for kind in ("bench", "train"):
         times = [r["report"] for r in records if "report" in r and r["kind"] == kind]
         predicted = spread([t["predicted_step_ms"] / t["step_ms"] for t in times if t["step_ms"]])

@@ -4,8 +4,9 @@
     benches/card/pack.sh                         # on the build machine: carry/card.tar.xz
     python3 benches/card/run.py --out OUT        # on the machine with the card, in a checkout of the same commit
 
-Stages: correctness, faults, same-bits, timed, lasting, random; `--only` chooses, and has saving and generate too. Tables go to
-stdout, progress to stderr, all figures to OUT/card.json. Exits with 1 if a check fails. Needs Python 3.9 or newer, the driver, NVRTC and cuBLASLt.
+Stages: correctness, faults, same-bits, timed, lasting, random; `--only` chooses, and has saving and generate too. Tables go
+to stdout, progress to stderr, all figures to OUT/card.json. Exits with 1 if a check fails. Needs Python 3.9 or newer, the
+driver, NVRTC and cuBLASLt.
 """
 
 import argparse
@@ -49,7 +50,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tests", type=Path, help="test executables in this folder instead of the archive's")
     parser.add_argument("--before", type=Path, help="a binary to time in turns with it (default: one that was packed)")
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to try the script out")
-    parser.add_argument("--only", type=stages, default=STAGES, metavar="STAGE,…", help=f"some of {', '.join(STAGES + ON_REQUEST)}")
+    parser.add_argument("--only", type=stages, default=STAGES, metavar="STAGE,…",
+                        help=f"some of {', '.join(STAGES + ON_REQUEST)}")
     parser.add_argument("--limit", type=float, default=480, metavar="SECONDS", help="for everything (default: 480)")
     parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1), help="processes side by side")
     parser.add_argument("--families", default="*", metavar="PATTERN", help="test executables, as conformance.norm")

@@ -113,7 +113,10 @@ pub struct Prepared {
 /// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
 const HEADROOM_BYTES: u64 = 3 << 20;
 
-/// How much of that may have been taken between planning and starting.
+/// What reading weights from files leaves in the process: adapters beside a model from a folder used all of the above.
+const FILES_BYTES: u64 = 1 << 20;
+
+/// How much of the headroom may have been taken between planning and starting.
 const STEADY_BYTES: u64 = 1 << 20;
 
 /// What a driver's threads may add to that: in one of 100 runs on an H200, 2 MiB beyond the above.
@@ -149,7 +152,14 @@ pub fn plan_run(
     let smallest = spec.smallest_batch();
     let here = Surroundings { spec, device, budgets, data, process, plan: &plan, smallest };
     let (mut chosen, fixed) = here.plan(0)?;
-    chosen.report.restate(&fixed);
+    let mut stated = fixed;
+    if process == Process::Measured && device.backing == Backing::Host {
+        // A run measures the machine and plans as this process did.
+        let others =
+            here.arena_on_host(&chosen.report) + fixed.host_data_bytes + chosen.report.host.categories.snapshot;
+        stated.host_process_bytes = fixed.host_process_bytes.max(peak_resident_bytes().saturating_sub(others));
+    }
+    chosen.report.restate(&stated);
     Ok((chosen, fixed))
 }
 
@@ -261,7 +271,8 @@ impl Surroundings<'_> {
     /// that.
     fn headroom_bytes(&self) -> u64 {
         let driver = if self.device.backing == Backing::Gpu { DRIVER_HEADROOM_BYTES } else { 0 };
-        HEADROOM_BYTES + driver + self.spec.encoding_bytes()
+        let files = if self.spec.model.weights_folder().is_some() { FILES_BYTES } else { 0 };
+        HEADROOM_BYTES + driver + files + self.spec.encoding_bytes()
     }
 
     /// Bytes of the host that are not the process's own.
