@@ -121,6 +121,8 @@ operators!(
     LastRowsGrad,
     SplitRows,
     JoinRows,
+    RoundRows,
+    WidenRows,
     PairLoss,
     ClassLoss,
     ListLoss,

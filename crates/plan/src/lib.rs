@@ -34,5 +34,7 @@ pub use report::{
     Alternative, Categories, DeviceReport, HostCategories, HostReport, Modes, Predicted, Report, SaveMode, SpeedAt,
 };
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
-pub use search::{Budgets, Chosen, Fixed, Goal, Pins, Request, SavePin, Variant, WRITER_BYTES, plan, speed_curve};
+pub use search::{
+    Budgets, Chosen, Fixed, Goal, KeepPin, Pins, Request, SavePin, Variant, WRITER_BYTES, plan, speed_curve,
+};
 pub use time::{Estimate, estimate, step_cost, work_seconds};
