@@ -47,7 +47,7 @@ impl StoredWeight {
 
     fn at(call: &Call, buffer: &Buffer, codes: u64) -> Result<Self, RuntimeError> {
         let elements = buffer.shape.elements();
-        let format = buffer.storage.blocks.ok_or_else(|| call.error("what should be in few bits has no codes"))?;
+        let format = buffer.storage.blocks.ok_or_else(|| call.error("the weight has no codes"))?;
         let too_large = || call.error(format!("no memory holds {elements} elements"));
         let scales = codes + format.scales_at(elements).ok_or_else(too_large)? as u64;
         let nested = match format.scales {

@@ -102,8 +102,8 @@ impl fmt::Display for Note {
                 write!(f, "the adapter was trained on a base in {format}, which is used here; `base` sets another")
             }
             Self::KeptInFp8 => f.write_str(
-                "what only adapters' gradients need is kept in e4m3 with a scale for each row: each number is off by a \
-                 sixteenth at most; losses and all other gradients stay as they are",
+                "what only adapters' gradients need is kept in e4m3: each number is off by a sixteenth of itself at most, or \
+                 by a 458752nd of its row's largest; losses and all other gradients stay as they are",
             ),
             Self::Warning(warning) => warning.fmt(f),
         }
