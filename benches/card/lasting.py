@@ -11,10 +11,21 @@ from pathlib import Path
 import rows
 from program import MIB, Bench, Stage, call, checked, end, start
 
-COLUMNS = [["kills", "kills", "count"], ["updates", "updates", "count"], ["host grew MiB", "host_grew_mib", "fine"],
+COLUMNS = [["kills", "kills", "count"], ["in a save", "saving", "count"], ["in an evaluation", "evaluating", "count"],
+           ["seconds", "seconds", "seconds"], ["updates", "updates", "count"], ["host grew MiB", "host_grew_mib", "fine"],
            ["card grew MiB", "card_grew_mib", "fine"], ["last / second tenth, updates/s", "speed_ratio", "ratio"]]
-KILLS = 20
-KILLED_UPDATES = 600
+# At any moment, while a checkpoint is being written, and in an evaluation.
+KILLS = ["any", "saving", "any", "evaluating"] * 5
+# Of the kills, so many must have met a save, and as many an evaluation.
+MET_MIN = 3
+KILLED_UPDATES, SAVE_EVERY, EVAL_EVERY = 1200, 60, 90
+KILLED_SECONDS_MAX = 60
+# The same on a CPU, where updates take longer than starts.
+KILLED_UPDATES_CPU, KILLED_SECONDS_MAX_CPU = 180, 240
+# More than any two lines of the metrics.
+LINES_BYTES = 4096
+# Of the time that all updates take, how much a run has at most behind its first before it is killed.
+KILLED_WITHIN_SHARE = 0.8
 LONG_UPDATES = 20_000
 # Behind this share of the updates everything has run, and memory may not grow by more than this.
 SETTLED_SHARE = 0.1
@@ -49,31 +60,90 @@ def finish(bench: Bench, arguments: list) -> str:
     return said.error() if said.code != 0 else ""
 
 
+class Watched:
+    """A training process, and what its folder says of it."""
+
+    def __init__(self, arguments: list, out: Path):
+        self.out, self.child = out, start(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                          stderr=subprocess.DEVNULL)
+
+    def wait(self, happened, until: float) -> bool:
+        """Until it has happened, the process is done or the time is up; whether it has happened."""
+        while self.child.poll() is None and time.monotonic() < until:
+            if happened():
+                return True
+            time.sleep(0.0005)
+        return False
+
+    def newest_line(self) -> dict:
+        """The last complete line of the metrics."""
+        path = self.out / "metrics.jsonl"
+        if not path.exists():
+            return {}
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LINES_BYTES))
+            lines = file.read().split(b"\n")[1:-1]
+        return json.loads(lines[-1]) if lines else {}
+
+    def is_saving(self) -> bool:
+        return any((self.out / "checkpoints").glob("*.partial"))
+
+    def is_evaluating(self) -> bool:
+        """The newest line is of an update behind which there is an evaluation."""
+        last = self.newest_line()
+        return "lr" in last and last["step"] % EVAL_EVERY == 0
+
+    def kill(self, moment: str, rng: random.Random, within_s: float, until: float) -> bool:
+        """Kills it at such a moment; whether it was still running."""
+        seen = self.newest_line()
+        self.wait(lambda: self.newest_line() != seen, until)
+        if moment == "any":
+            time.sleep(rng.uniform(0, within_s))
+        else:
+            self.wait(self.is_saving if moment == "saving" else self.is_evaluating, until)
+            time.sleep(rng.uniform(0, 0.003))
+        was_running = self.child.poll() is None
+        end(self.child, signal.SIGKILL)
+        return was_running
+
+
 def killed(bench: Bench) -> tuple:
     """What comes out after SIGKILLs at random moments is what an undisturbed run has, to the last bit."""
-    file, rng = run_file(bench, "killed-often", 128), random.Random(4711)
-    undisturbed, out = bench.scratch / "undisturbed", bench.scratch / "killed-often"
-    began = time.monotonic()
-    if why := finish(bench, command(bench, file, undisturbed, KILLED_UPDATES, "--set", "save.every=40")):
+    rng, began = random.Random(4711), time.monotonic()
+    undisturbed, out, runs = bench.scratch / "undisturbed", bench.scratch / "killed-often", 0
+    size, updates, seconds_max = (128, KILLED_UPDATES, KILLED_SECONDS_MAX) if bench.on_card else (
+        32, KILLED_UPDATES_CPU, KILLED_SECONDS_MAX_CPU)
+    file = run_file(bench, "killed-often", size)
+    settings = [f"save.every={SAVE_EVERY}", f"eval.every={EVAL_EVERY}", "data.eval_split=0.1"]
+    flags = [part for setting in settings for part in ("--set", setting)]
+    if why := finish(bench, command(bench, file, undisturbed, updates, *flags)):
         return why, {}
-    whole_s, kills, runs = time.monotonic() - began, 0, 1
-    while kills < KILLS and not (out / "final").exists() and bench.clock.left_s() > 20:
-        child = start(command(bench, file, out, KILLED_UPDATES, "--set", "save.every=40"),
-                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.5, 1.1) * whole_s)
-        kills += child.poll() is None
-        end(child, signal.SIGKILL)
-        if (out / "final").exists() and kills < KILLS:
+    figures = {"kills": 0, "saving": 0, "evaluating": 0, "updates": updates}
+    # What is left of the time is for the last run, which nobody disturbs.
+    until = began + seconds_max - 1.5 * (time.monotonic() - began)
+    within_s = KILLED_WITHIN_SHARE * sum(line["step_ms"] for line in metrics(undisturbed)) / 1e3
+    moments = iter(KILLS)
+    moment = next(moments)
+    while moment and time.monotonic() < until and bench.clock.left_s() > 20:
+        watched = Watched(command(bench, file, out, updates, *flags), out)
+        if watched.kill(moment, rng, within_s, until):
+            figures["kills"] += 1
+            figures["saving"] += watched.is_saving()
+            figures["evaluating"] += watched.is_evaluating()
+            moment = next(moments, None)
+        if (out / "final").exists():
             if losses(out) != losses(undisturbed):
-                return f"other losses after {kills} kills", {"kills": kills}
-            out, runs = out.with_name(f"killed-often-{runs}"), runs + 1
-    figures = {"kills": kills, "updates": KILLED_UPDATES}
-    if why := "" if (out / "final").exists() else finish(bench, command(bench, file, out, KILLED_UPDATES,
-                                                                         "--set", "save.every=40")):
+                return f"other losses after {figures['kills']} kills", figures
+            runs += 1
+            out = bench.scratch / f"killed-often-{runs}"
+    if why := finish(bench, command(bench, file, out, updates, *flags)):
         return why, figures
-    if losses(out) != losses(undisturbed):
-        return f"other losses after {kills} kills", figures
-    return ("" if kills == KILLS else f"only {kills} kills in the time there was"), figures
+    figures["seconds"] = time.monotonic() - began
+    faults = [] if losses(out) == losses(undisturbed) else [f"other losses after {figures['kills']} kills"]
+    faults += [f"only {figures['kills']} kills in {seconds_max} s"] if moment else []
+    for met in ("saving", "evaluating"):
+        faults += [f"only {figures[met]} kills {met}"] if figures[met] < MET_MIN else []
+    return "; ".join(faults), figures
 
 
 def long(bench: Bench) -> tuple:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Random models, methods, tasks, precisions and budgets: is what is used within the plan, and the plan within the budget?
 
-    python3 benches/card/random_budgets.py --program PLIMSOLL --seed 1 2 3 --seconds 500 --workers 8 [--out FILE]
+    python3 benches/card/random_budgets.py --program PLIMSOLL --seed 1 2 3 --seconds 330 [--out FILE]
 
-Every case is made from its seed and number alone, so that a failure can be run again (--first N --cases 1).
+Every case is made from its seed and number alone, so that a failure can be run again (--seed S --first N --cases 1). A case
+touches the card once: its plans, smallest and fastest, come from one call that plans for a card of that name.
 """
 
 import argparse
@@ -11,7 +12,9 @@ import json
 import math
 import os
 import random
+import re
 import shutil
+import statistics
 import sys
 import tempfile
 import threading
@@ -27,15 +30,22 @@ from program import GIB, MIB, Bench, Check, Clock, Said, Stage, card_memory, end
 
 COLUMNS = [["runs", "runs", "count"], ["least", "least", "fine"], ["5 %", "low", "fine"], ["median", "median", "fine"],
            ["95 %", "high", "fine"], ["most", "most", "fine"], ["above", "above", "count"]]
-# The planner's ceiling for the larger of the two plans of a case.
+# The planner's ceiling for the fastest plan of a case.
 CEILING_BYTES = {"gpu": 40 * GIB, "host": 2 * GIB}
+# A budget that is refused may be short of the smallest that works by this much, and never by this share of it: what driver
+# and recorded schedules take of this card is not in the table of cards.
+SHORT_BYTES, SHORT_SHARE = 32 * MIB, 0.05
 # Of what is planned on the host, so much must be used, in so many of the runs.
 HOST_USED_MIN, HOST_SHARE_MIN = 0.95, 0.9
 BENCH_STEPS, TRAIN_STEPS = 2, 6
 # One case in so many trains on rows instead of running bench.
-TRAIN_EVERY = 6
-# What a process that only plans takes on the card, and what is left to others.
-CONTEXT_BYTES = 1 * GIB
+TRAIN_EVERY = 10
+# Where a number of runs is asked for, so many of them must have trained on cached, and as many on streamed rows.
+TRAINED_SHARE_MIN = 0.01
+# What of the card is left to others than the cases.
+SPARED_BYTES = 2 * GIB
+# A case waits for driver and disk most of the time.
+WORKERS_PER_CORE, WORKERS_MAX = 1.5, 24
 # The exit code of a plan that fits no budget.
 FITS_NOT = 3
 
@@ -71,18 +81,20 @@ class Case:
     share: float
 
 
-def shape(rng: random.Random, large: bool) -> dict:
-    key_heads = rng.choice([1, 2, 4, 8] if large else [1, 2])
-    width = 8 * (rng.randint(12, 220) if large else rng.randint(4, 24))
+def shape(rng: random.Random, on_card: bool) -> dict:
+    # Half of the card's are small: they start sooner, and everything beside the arena counts for more.
+    large = on_card and rng.random() < 0.5
+    key_heads = rng.choice([1, 2, 4, 8] if on_card else [1, 2])
+    width = 8 * (rng.randint(12, 220 if large else 64) if on_card else rng.randint(4, 64))
     return {
         "family": rng.choice(["llama", "mistral", "qwen2", "qwen3"]),
         "hidden_size": width,
-        "num_hidden_layers": rng.randint(1, 18) if large else rng.randint(1, 4),
+        "num_hidden_layers": rng.randint(1, (18 if large else 6) if on_card else 6),
         "num_attention_heads": key_heads * rng.choice([1, 2, 3, 4, 7]),
         "num_key_value_heads": key_heads,
-        "head_dim": rng.choice([32, 64, 96, 128] if large else [16, 32]),
-        "intermediate_size": 8 * (rng.randint(16, 560) if large else rng.randint(8, 40)),
-        "vocab_size": rng.choice([333, 1000, 4096, 32000, 50257, 128256] if large else [333, 1000, 4096]),
+        "head_dim": rng.choice([32, 64, 96, 128] if on_card else [16, 32]),
+        "intermediate_size": 8 * (rng.randint(16, 560 if large else 160) if on_card else rng.randint(8, 96)),
+        "vocab_size": rng.choice([333, 1000, 4096, 32000, 50257, 128256] if on_card else [333, 1000, 4096, 8192]),
         "tie_word_embeddings": rng.random() < 0.5,
         "init": "random",
     }
@@ -107,7 +119,7 @@ def optimizer(rng: random.Random, precision: str) -> dict:
 def draw(seed: int, number: int, on_card: bool, data: Path) -> Case:
     rng = random.Random(f"plimsoll {seed}/{number}")
     trains = number % TRAIN_EVERY == TRAIN_EVERY - 1
-    model = shape(rng, large=on_card)
+    model = shape(rng, on_card)
     task = rng.choice(["sft", "pretrain", "reward"])
     precision = rng.choice(["bf16", "bf16", "bf16", "fp32"]) if on_card else "fp32"
     run = {
@@ -142,31 +154,55 @@ def draw(seed: int, number: int, on_card: bool, data: Path) -> Case:
 
 
 class TooLarge(Exception):
-    """Not even the smallest plan fits on the whole card."""
+    """Not even the smallest plan fits under the ceiling."""
 
 
-def planned_bytes(bench: Bench, file: Path, gate: Gate, *arguments) -> int:
-    with gate.inside(CONTEXT_BYTES):
-        said = bench.plimsoll("plan", file, *arguments, "--json")
-    if said.code == FITS_NOT:
-        # A card that is here is planned for with what others leave of it: once more with nobody on it.
-        with gate.inside(gate.capacity_bytes):
-            said = bench.plimsoll("plan", file, *arguments, "--json")
-    if said.code == FITS_NOT:
-        raise TooLarge
-    if said.code != 0:
-        raise RuntimeError(f"plan {' '.join(map(str, arguments))}: {said.error()}")
-    return said.json()[bench.memory]["planned_bytes"]
+@dataclass
+class Planner:
+    """Plans cases without touching the card: for one of its name, corrected by what differs."""
+
+    device: str
+    # What driver and libraries take of this card beyond what they take of one by its name.
+    beside_bytes: int = 0
+
+    @staticmethod
+    def of(bench: Bench, card: Optional[dict]) -> "Planner":
+        if not card:
+            return Planner(bench.device)
+        file = bench.write("random-planner", first_start.tiny(64, "bf16"))
+        here, named = (bench.plimsoll("plan", file, "--json", device=device) for device in (bench.device, card["name"]))
+        if named.code != 0:
+            say(f"no card of the name {card['name']} is known: {bench.device} itself plans for every case")
+            return Planner(bench.device)
+        context = lambda said: said.json()["gpu"]["categories"]["context"]
+        return Planner(card["name"], context(here) - context(named))
+
+    def ends(self, bench: Bench, file: Path, ceiling_bytes: int) -> tuple:
+        """Bytes of the smallest and of the fastest plan under the ceiling."""
+        said = bench.plimsoll("plan", file, *bench.budget(ceiling_bytes), "--json", device=self.device)
+        if said.code == FITS_NOT:
+            raise TooLarge
+        if said.code != 0:
+            raise RuntimeError(f"plan: {said.error()}")
+        report = said.json()
+        planned = report[bench.memory]["planned_bytes"] + self.beside_bytes
+        ways = [way[f"{bench.memory}_bytes"] + self.beside_bytes for way in report["alternatives"]]
+        return min(ways), planned
 
 
-def budget_of(bench: Bench, case: Case, file: Path, gate: Gate, ceiling_bytes: int) -> int:
-    low = planned_bytes(bench, file, gate, "--goal", "lowest")
-    high = planned_bytes(bench, file, gate, *bench.budget(max(ceiling_bytes, low + 4 * MIB)))
+def budget_of(bench: Bench, case: Case, file: Path, planner: Planner, ceiling_bytes: int) -> int:
+    low, high = planner.ends(bench, file, ceiling_bytes)
     if low > high:
         raise RuntimeError(f"the smallest plan takes {low} bytes, another one {high}")
     budget = int(low + case.share * (high - low))
     # What a process takes besides the arena differs by some pages from run to run on the host.
     return -(-budget // MIB) * MIB + (0 if bench.on_card else 2 * MIB)
+
+
+def smallest_that_works(said: Said, memory: str) -> Optional[int]:
+    """The budget that a refusal names."""
+    found = re.search(rf"the smallest budget that works is --{memory} (\d+)MiB", said.stderr)
+    return int(found.group(1)) * MIB if said.code == FITS_NOT and found else None
 
 
 def execute(bench: Bench, case: Case, file: Path, budget_bytes: Optional[int]) -> Said:
@@ -178,23 +214,36 @@ def execute(bench: Bench, case: Case, file: Path, budget_bytes: Optional[int]) -
     return bench.plimsoll("train", file, *limit, *cache, "--steps", TRAIN_STEPS, "--out", out, "--json", "--quiet")
 
 
-def one(bench: Bench, seed: int, case: Case, gate: Gate, ceiling_bytes: int) -> dict:
-    """The record of one case: its report, and what is wrong with it."""
+def within_budget(bench: Bench, case: Case, file: Path, gate: Gate, budget: Optional[int], record: dict) -> Said:
+    """Runs the case; once more with the budget that a refusal names, if that is about what was planned."""
+    with gate.inside(budget or 0):
+        said = execute(bench, case, file, budget)
+    named = smallest_that_works(said, bench.memory)
+    if budget is None or named is None or not budget < named <= budget + max(SHORT_BYTES, SHORT_SHARE * budget):
+        return said
+    record["refused_bytes"], record["budget_bytes"] = budget, named
+    with gate.inside(named):
+        return execute(bench, case, file, named)
+
+
+def one(bench: Bench, seed: int, case: Case, gate: Gate, planner: Planner, ceiling_bytes: int) -> dict:
+    """The record of one case: its report, what its parts took, and what is wrong with it."""
     file = bench.write(f"random-{seed}-{case.number}", case.run)
     record = {"seed": seed, "number": case.number, "kind": "train" if case.trains else "bench", "run": case.run, "why": ""}
+    began = time.monotonic()
     try:
         # Planning knows nothing of rows, which on the CPU are part of the budget.
         bounded = bench.on_card or not case.trains
-        budget = budget_of(bench, case, file, gate, ceiling_bytes) if bounded else None
-        record["budget_bytes"] = budget
-        with gate.inside(budget or CONTEXT_BYTES):
-            said = execute(bench, case, file, budget)
+        record["budget_bytes"] = budget_of(bench, case, file, planner, ceiling_bytes) if bounded else None
+        record["plan_s"] = time.monotonic() - began
+        said = within_budget(bench, case, file, gate, record["budget_bytes"], record)
+        record["run_s"] = said.seconds
         if said.code != 0:
             record["why"] = said.error()
         else:
             report = said.json()
             record["report"] = report
-            record["why"] = overrun(report, budget, bench.memory)
+            record["why"] = overrun(report, record["budget_bytes"], bench.memory)
             if not math.isfinite(report["loss_last"]):
                 record["why"] += f" the loss is {report['loss_last']}"
     except TooLarge:
@@ -207,25 +256,26 @@ def one(bench: Bench, seed: int, case: Case, gate: Gate, ceiling_bytes: int) -> 
     return record
 
 
-def sweep(bench: Bench, seed: int, seconds: float, workers: int, first: int = 0, cases: Optional[int] = None) -> list:
-    """Cases one after another in each of the workers, until the time is up."""
+def sweep(bench: Bench, seeds: list, seconds: float, workers: int, first: int = 0, cases: Optional[int] = None) -> list:
+    """Cases of every seed in turn, one after another in each of the workers, until the time is up."""
+    end = time.monotonic() + seconds
     data = rows.make(bench)
     capacity, ceiling = sys.maxsize, CEILING_BYTES[bench.memory]
     card = card_memory(bench.device) if bench.on_card else None
     if card:
-        capacity = card["free_bytes"] - 2 * GIB
+        capacity = card["free_bytes"] - SPARED_BYTES
         ceiling = min(ceiling, capacity // 2)
-    gate, lock, records = Gate(capacity), threading.Lock(), []
-    end = time.monotonic() + seconds
-    numbers = iter(range(first, first + cases) if cases is not None else range(first, sys.maxsize))
+    gate, planner, lock, records = Gate(capacity), Planner.of(bench, card), threading.Lock(), []
+    last = first + cases if cases is not None else sys.maxsize
+    to_do = ((seed, number) for number in range(first, last) for seed in seeds)
 
     def work() -> None:
         while time.monotonic() < end and bench.clock.left_s() > 0:
             with lock:
-                number = next(numbers, None)
+                seed, number = next(to_do, (None, None))
             if number is None:
                 return
-            record = one(bench, seed, draw(seed, number, bench.on_card, data), gate, ceiling)
+            record = one(bench, seed, draw(seed, number, bench.on_card, data), gate, planner, ceiling)
             if bench.clock.left_s() <= 0:
                 # Cut off by the limit, which says nothing about the program.
                 return
@@ -233,7 +283,7 @@ def sweep(bench: Bench, seed: int, seconds: float, workers: int, first: int = 0,
                 records.append(record)
                 if record["why"]:
                     say(f"FAILED  case {seed}/{number}: {record['why']} {json.dumps(record['run'])}")
-                elif len(records) % 25 == 0:
+                elif len(records) % 50 == 0:
                     say(f"{len(records)} random cases, {sum(bool(r['why']) for r in records)} failed")
 
     threads = [threading.Thread(target=work) for _ in range(workers)]
@@ -241,7 +291,7 @@ def sweep(bench: Bench, seed: int, seconds: float, workers: int, first: int = 0,
         thread.start()
     for thread in threads:
         thread.join()
-    return sorted(records, key=lambda record: record["number"])
+    return sorted(records, key=lambda record: (record["seed"], record["number"]))
 
 
 def spread(ratios: list) -> dict:
@@ -283,20 +333,44 @@ def summed_up(records: list, on_card: bool) -> list:
     return checks
 
 
+def enough(records: list, least: int) -> Check:
+    """That there were as many runs as asked for, trained ones of both kinds among them."""
+    done = [r for r in records if "report" in r]
+    modes = [r["run"]["data"]["mode"] for r in done if r["kind"] == "train"]
+    trained = math.ceil(TRAINED_SHARE_MIN * least)
+    why = "" if len(done) >= least else f"only {len(done)} in the time there was"
+    for mode in ("cached", "streaming"):
+        if modes.count(mode) < trained:
+            why = why or f"only {modes.count(mode)} trained on {mode} rows"
+    return Check(f"{least:,} runs, at least {trained} trained on cached and as many on streamed rows", not why, why,
+                 {"runs": len(done)})
+
+
 def kinds(records: list) -> str:
     count = lambda kind: sum(r["kind"] == kind for r in records)
     rows_by = lambda mode: sum(r["kind"] == "train" and r["run"]["data"]["mode"] == mode for r in records)
+    refused = sum("refused_bytes" in r for r in records)
+    median = lambda key: statistics.median([r[key] for r in records if key in r] or [0])
     return (f"{count('bench')} of bench, {rows_by('cached')} of train on cached and {rows_by('streaming')} on streamed "
-            f"rows, {count('too large')} too large for the card")
+            f"rows, {count('too large')} too large; {refused} were refused and ran within the budget that the refusal "
+            f"named. Median of a case: {median('plan_s'):.2f} s to plan, {median('run_s'):.2f} s to run")
 
 
-def run(bench: Bench, seeds: list, seconds: float, workers: int) -> Stage:
-    stage = Stage("random budgets", COLUMNS)
-    for seed in seeds:
-        stage.raw += sweep(bench, seed, seconds / len(seeds), workers)
-    stage.checks = summed_up(stage.raw, bench.on_card)
-    stage.notes.append(f"Seeds {', '.join(map(str, seeds))}, {workers} cases at a time: {kinds(stage.raw)}.")
+def stage_of(bench: Bench, records: list, seeds: list, workers: int, least: int) -> Stage:
+    stage = Stage("random budgets", COLUMNS, raw=records)
+    stage.checks = summed_up(records, bench.on_card) + ([enough(records, least)] if least else [])
+    stage.notes.append(f"Seeds {', '.join(map(str, seeds))}, {workers} cases at a time: {kinds(records)}.")
     return stage
+
+
+def workers_of(bench: Bench) -> int:
+    """How many cases go side by side where nobody says."""
+    cores = os.cpu_count() or 1
+    return min(WORKERS_MAX, int(WORKERS_PER_CORE * cores)) if bench.on_card else min(8, cores)
+
+
+def run(bench: Bench, seeds: list, seconds: float, workers: int, least: int = 0) -> Stage:
+    return stage_of(bench, sweep(bench, seeds, seconds, workers), seeds, workers, least)
 
 
 def main() -> int:
@@ -305,29 +379,28 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--seed", type=int, nargs="+", default=[1])
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--workers", type=int, help="cases side by side (default: 1.5 for each core on a card, 24 at most)")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--cases", type=int, help="so many cases at most")
+    parser.add_argument("--cases", type=int, help="so many cases of each seed at most")
+    parser.add_argument("--least", type=int, default=0, metavar="N", help="fail with fewer runs")
     parser.add_argument("--out", type=Path, help="write all records as JSON")
     arguments = parser.parse_args()
     from table import stage_table
 
     with tempfile.TemporaryDirectory(prefix="plimsoll-card-") as scratch:
         clock = Clock(arguments.seconds + 150)
-        bench = Bench(arguments.program.resolve(), Path(), arguments.device, clock, Path(scratch), arguments.workers)
-        stage = Stage("random budgets", COLUMNS)
+        bench = Bench(arguments.program.resolve(), Path(), arguments.device, clock, Path(scratch), os.cpu_count() or 1)
+        workers = arguments.workers or workers_of(bench)
         try:
             first = first_start.run(bench)
-            for seed in arguments.seed:
-                share = arguments.seconds / len(arguments.seed)
-                stage.raw += sweep(bench, seed, share, arguments.workers, arguments.first, arguments.cases)
+            records = sweep(bench, arguments.seed, arguments.seconds, workers, arguments.first, arguments.cases)
         finally:
             end_all()
-        stage.checks = first.checks + summed_up(stage.raw, bench.on_card)
+        stage = stage_of(bench, records, arguments.seed, workers, arguments.least)
     if arguments.out:
         arguments.out.write_text(json.dumps(stage.raw))
     print(stage_table(first.as_json()), stage_table(stage.as_json()), sep="\n")
-    return 0 if all(check.passed for check in stage.checks) else 1
+    return 0 if all(check.passed for check in first.checks + stage.checks) else 1
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     benches/card/pack.sh                         # on the build machine: carry/card.tar.xz
     python3 benches/card/run.py --out OUT        # on the machine with the card, in a checkout of the same commit
 
-Stages: correctness, faults, same-bits, timed, lasting, random; `--only` chooses. Tables go to stdout, progress to stderr, all
-figures to OUT/card.json. Exits with 1 if a check fails. Needs Python 3.9 or newer, the driver, NVRTC and cuBLASLt.
+Stages: correctness, faults, same-bits, timed, lasting, random; `--only` chooses, and has saving and generate too. Tables go to
+stdout, progress to stderr, all figures to OUT/card.json. Exits with 1 if a check fails. Needs Python 3.9 or newer, the driver, NVRTC and cuBLASLt.
 """
 
 import argparse
@@ -24,14 +24,18 @@ from pathlib import Path
 import correctness
 import faults
 import first_start
+import generating
 import lasting
 import random_budgets
 import same_bits
+import saving
 import timed
 from program import REPOSITORY, Bench, Check, Clock, Stage, card_memory, end_all, say
 from table import stage_table, summary
 
 STAGES = ["correctness", "faults", "same-bits", "timed", "lasting", "random"]
+# Only where they are asked for: gigabytes are written, or drawn.
+ON_REQUEST = ["saving", "generate"]
 ARCHIVE = REPOSITORY / "carry/card.tar.xz"
 # Kept back at the end, to write tables.
 RESERVE_SECONDS = 5
@@ -45,7 +49,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tests", type=Path, help="test executables in this folder instead of the archive's")
     parser.add_argument("--before", type=Path, help="a binary to time in turns with it (default: one that was packed)")
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to try the script out")
-    parser.add_argument("--only", type=stages, default=STAGES, metavar="STAGE,…", help=f"some of {', '.join(STAGES)}")
+    parser.add_argument("--only", type=stages, default=STAGES, metavar="STAGE,…", help=f"some of {', '.join(STAGES + ON_REQUEST)}")
     parser.add_argument("--limit", type=float, default=480, metavar="SECONDS", help="for everything (default: 480)")
     parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1), help="processes side by side")
     parser.add_argument("--families", default="*", metavar="PATTERN", help="test executables, as conformance.norm")
@@ -53,12 +57,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, metavar="N", help="of each timed run (default: 1, with --before 2)")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[1], metavar="N,…")
     parser.add_argument("--random-seconds", type=float, default=150, metavar="SECONDS", help="at most (default: 150)")
-    parser.add_argument("--random-workers", type=int, metavar="N", help="random budgets side by side (default: 8 at most)")
+    parser.add_argument("--random-workers", type=int, metavar="N", help="random budgets side by side (default: 24 at most)")
+    parser.add_argument("--random-runs", type=int, default=0, metavar="N", help="fail with fewer random runs than this")
     parser.add_argument("--out", type=Path, default=os.environ.get("OUT") or None, help="for card.json (default: $OUT)")
     arguments = parser.parse_args()
-    unknown = [stage for stage in arguments.only if stage not in STAGES]
+    unknown = [stage for stage in arguments.only if stage not in STAGES + ON_REQUEST]
     if unknown:
-        parser.error(f"unknown stage `{unknown[0]}`; expected one of {', '.join(STAGES)}")
+        parser.error(f"unknown stage `{unknown[0]}`; expected one of {', '.join(STAGES + ON_REQUEST)}")
     if arguments.before and not arguments.before.is_file():
         parser.error(f"--before: {arguments.before} does not exist")
     return arguments
@@ -104,12 +109,12 @@ def at_build_path(root: str):
 
 def random_stage(bench: Bench, arguments: argparse.Namespace, first: Stage) -> Stage:
     seconds = min(arguments.random_seconds, bench.clock.left_s() - RESERVE_SECONDS)
-    workers = arguments.random_workers or min(8, bench.workers)
+    workers = arguments.random_workers or random_budgets.workers_of(bench)
     counted = first.checks[-1].figures.get("counted")
     if bench.on_card and counted != "process":
         say(f"memory is counted for the {counted}, so random budgets run one at a time")
         workers = 1
-    return random_budgets.run(bench, arguments.seeds, seconds, workers)
+    return random_budgets.run(bench, arguments.seeds, seconds, workers, arguments.random_runs)
 
 
 def run_stages(bench: Bench, arguments: argparse.Namespace) -> list:
@@ -123,6 +128,8 @@ def run_stages(bench: Bench, arguments: argparse.Namespace) -> list:
         "faults": partial(faults.run, bench),
         "same-bits": partial(same_bits.run, bench),
         "timed": partial(timed.run, bench, arguments.rows == "all", repeats),
+        "generate": partial(generating.run, bench),
+        "saving": partial(saving.run, bench),
         "lasting": partial(lasting.run, bench),
         # Last: it takes what time is left.
         "random": partial(random_stage, bench, arguments, first),

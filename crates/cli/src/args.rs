@@ -203,6 +203,9 @@ pub struct BenchArgs {
     /// Time every operator separately and show where the time goes
     #[arg(long)]
     pub profile: bool,
+    /// Time a text instead: a prompt that fills data.max_length up, and N greedy tokens
+    #[arg(long, value_name = "N", conflicts_with = "steps")]
+    pub generate: Option<usize>,
     #[command(flatten)]
     pub common: CommonArgs,
 }

@@ -1,6 +1,6 @@
 //! The tables of a plan: where every byte goes, and what else could be done.
 
-use plimsoll_plan::{Alternative, Report, SaveMode};
+use plimsoll_plan::{Alternative, Report, SAME_SPEED, SaveMode};
 use plimsoll_run::{Measured, bytes};
 
 use crate::printer::{Column, Table};
@@ -122,9 +122,9 @@ fn decisions(report: &Report) -> Table {
 }
 
 /// How the plan was chosen among its alternatives; nothing where none of them is it.
-pub fn rule(report: &Report) -> Option<&'static str> {
-    let chosen = report.alternatives.iter().any(|a| a.chosen);
-    chosen.then_some(">  taken: the smallest plan within 2 % of the fastest that fits")
+pub fn rule(report: &Report) -> Option<String> {
+    let (chosen, percent) = (report.alternatives.iter().any(|a| a.chosen), SAME_SPEED * 100.0);
+    chosen.then(|| format!(">  taken: the smallest plan within {percent:.0} % of the fastest that fits"))
 }
 
 /// What more memory would buy; nothing where it would not make the plan faster.

@@ -1,7 +1,8 @@
 //! Products with every combination of destination, columns, bias, dropout and scale.
 
-use plimsoll_conformance::{F32_SUMS, Random, Rounding, Suite, Tensor, sums_of};
+use plimsoll_conformance::{F32_SUMS, Placement, Random, Rounding, Suite, Tensor, sums_of};
 use plimsoll_graph::ops::{BiasGrad, Cols, DROPOUT_ROWS, Dest, InnerDropout, Linear, LinearKind};
+use plimsoll_graph::{DType, Op};
 use plimsoll_runtime::Active;
 
 /// Token slots, tokens in use, input features, output features.
@@ -188,11 +189,10 @@ fn check_sixteen(
     }
 }
 
-/// A product that masks apart rounds the masked rows, or what it then masks; one that adds a bias apart rounds the sum; and
-/// a library may round the product before it adds what is there.
+/// A product that masks apart rounds the masked rows, or what it then masks; one that adds a bias apart rounds the sum.
 fn apart(op: &Linear) -> impl Fn(Rounding) -> Rounding {
     let stores = if op.kind == LinearKind::InputGrad && op.dropout.is_some() { 2.0 } else { 1.0 };
-    let within = if op.bias || op.dropout.is_some() || op.dest == Dest::Accumulate { 1.0 } else { 0.0 };
+    let within = if op.bias || op.dropout.is_some() { 1.0 } else { 0.0 };
     move |rounding| rounding.stores(stores).within(within)
 }
 
@@ -212,6 +212,88 @@ fn every_product_in_sixteen_bits() {
         ] {
             for op in variants(kind, dest, bias, size.out).into_iter().filter(|op| op.alpha != 1.0) {
                 check_sixteen(suite, random, &op, size, apart(&op));
+            }
+        }
+    }
+}
+
+/// Few rows of whole packs, as text is generated with: one, some of those there is a place for, none; sums that end in the middle of
+/// what is read at a time.
+#[test]
+fn few_rows_in_sixteen_bits() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(21));
+    for (rows, tokens, features, out) in [
+        (1, 1, 8, 3),
+        (1, 1, 264, 130),
+        (1, 1, 2056, 33),
+        (4, 1, 4096, 17),
+        (3, 2, 72, 5),
+        (8, 8, 1000, 77),
+        (7, 0, 64, 64),
+    ] {
+        for (dest, bias) in
+            [(Dest::Fresh, false), (Dest::Fresh, true), (Dest::Accumulate, true), (Dest::Overwrite, false)]
+        {
+            for op in variants(LinearKind::Forward, dest, bias, out).into_iter().filter(|op| op.dropout.is_none()) {
+                let sums = |rounding: Rounding| rounding.within(if bias { 1.0 } else { 0.0 });
+                check_sixteen(suite, random, &op, size(rows, tokens, features, out), sums);
+            }
+        }
+    }
+}
+
+/// Whoever is beside a row shows in none of its bits.
+#[test]
+fn few_rows_do_not_know_each_other() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(22));
+    let (features, out) = (2072, 41);
+    let (x, weight) = (random.floats(3 * features, 1.0), random.fixed(&[out, features]).stored(DType::BF16));
+    for harness in suite.all_harnesses().filter(|harness| harness.stores_sixteen()) {
+        let mut run = |rows: &[f32], count: usize| {
+            let mut rows = rows.to_vec();
+            rows.resize(4 * features, 0.0);
+            let inputs = [Tensor::tokens(4, features, rows).stored(DType::BF16), weight.clone()];
+            let active = Active::one(count, 1);
+            harness
+                .run(&Linear::forward().into(), &inputs, active, &Placement::default())
+                .swap_remove(0)
+                .array(active)
+                .data
+        };
+        let together = run(&x, 3);
+        for row in 0..3 {
+            assert_eq!(
+                run(&x[row * features..(row + 1) * features], 1),
+                together[row * out..(row + 1) * out],
+                "row {row}"
+            );
+        }
+    }
+}
+
+/// Of what is far smaller than the product that is added to it, all arrives: sums are rounded once. On average, for each of
+/// them is less than half a step of its type.
+#[test]
+fn small_addends_arrive() {
+    let (suite, random) = (&mut Suite::new(), &mut Random::new(19));
+    let (rows, features) = (256, 256);
+    let active = Active::one(rows, 1);
+    for (format, size) in [(DType::BF16, 4e-3), (DType::F16, 5e-4)] {
+        let [x, weight] =
+            [random.tokens(rows, features), random.fixed(&[features, features])].map(|t| t.stored(format));
+        let addend = Tensor::tokens(rows, features, random.floats(rows * features, size)).stored(format);
+        for kind in [LinearKind::Forward, LinearKind::InputGrad] {
+            let product = |dest| Op::from(Linear { kind, dest, ..Linear::forward() });
+            for harness in suite.all_harnesses().filter(|harness| harness.stores_sixteen()) {
+                let mut run = |dest, inputs: &[Tensor]| {
+                    harness.run(&product(dest), inputs, active, &Placement::default()).swap_remove(0).array(active).data
+                };
+                let alone = run(Dest::Fresh, &[x.clone(), weight.clone()]);
+                let sum = run(Dest::Accumulate, &[x.clone(), weight.clone(), addend.clone()]);
+                let added = addend.array(active).data;
+                let arrived: f64 = (0..added.len()).map(|i| (sum[i] - alone[i]) * added[i]).sum();
+                let share = arrived / added.iter().map(|a| a * a).sum::<f64>();
+                assert!((share - 1.0).abs() < 0.1, "{kind:?} in {}: {share:.3} arrives", format.name());
             }
         }
     }

@@ -25,7 +25,7 @@ __device__ __forceinline__ void cache_write(const T* rows_from, T* cache, const 
     }
 }
 
-constexpr int WARPS = 4;
+constexpr int WARPS = 16;  // one sequence has few heads: their keys are divided among many warps
 constexpr int SLICES = 8;  // of 32 columns: a lane holds every 32nd column of a head
 constexpr int KEYS = 4;    // that a warp reads at a time
 

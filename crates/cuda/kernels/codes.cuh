@@ -3,31 +3,6 @@
 
 #include "plimsoll.cuh"
 
-// Seven decades below one, each divided evenly, the higher the finer, and zero. `magnitude` counts from zero up, and
-// `parts` are those of the lowest decade.
-__host__ __device__ constexpr float dynamic_number(u32 magnitude, u32 parts) {
-    const double sizes[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-    if (magnitude == 0) return 0.0f;
-    const u32 above = magnitude + parts - 1;
-    u32 decade = 0;
-    while (parts << (decade + 1) <= above) decade++;
-    if (decade == 7) return 1.0f;
-    const u32 divided = parts << decade;
-    return float(sizes[decade] * (0.1 + 0.9 * (double(above - divided) + 0.5) / double(divided)));
-}
-
-__host__ __device__ constexpr float dynamic_signed(u32 code) {
-    return code < 127 ? -dynamic_number(127 - code, 1) : dynamic_number(code - 127, 1);
-}
-
-// Made by the compiler.
-struct DynamicSigned {
-    float numbers[256];
-    __host__ __device__ constexpr DynamicSigned() : numbers{} {
-        for (u32 code = 0; code < 256; code++) numbers[code] = dynamic_signed(code);
-    }
-};
-
 // A sign, four bits of exponent and three of fraction: the bits of a float too small by 2¹²⁰, subnormal ones as well. The
 // last number of the exponent is none.
 __device__ __forceinline__ float e4m3_number(u32 code) {

@@ -30,7 +30,7 @@ template <typename G>
 __device__ __forceinline__ void square_sums(const NormTable& table, u32 count, double* partial) {
     constexpr int N = Pack<G>::N;
     u32 block;
-    const NormRow& row = table.rows[find_row(table, count, block)];
+    const NormRow& row = table.rows[find_row(table, count, blockIdx.x, block)];
     const G* gradient = static_cast<const G*>(row.gradient);
     const u64 start = u64(block) * row.part_len, end = min(start + row.part_len, row.len);
     u64 at = start + threadIdx.x * N;

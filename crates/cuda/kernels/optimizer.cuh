@@ -1,7 +1,7 @@
 // What the updates of all optimizers share: tables of tensors, stochastic rounding, the division into chunks. Optional
 // operands are null where they are absent.
 #pragma once
-#include "codes.cuh"
+#include "coded_states.cuh"
 
 #define UPDATE_THREADS 256
 // Elements of a tensor that one block of an update has.
@@ -25,15 +25,15 @@ using UpdateTable = Table<UpdateRow, 72>;
 // The host writes rows word by word.
 static_assert(sizeof(UpdateRow) == 7 * 8, "rows without gaps");
 
-// The row that this block works on, and which of the row's blocks it is.
-template <typename T> __device__ __forceinline__ u32 find_row(const T& table, u32 count, u32& block) {
+// The row that a block belongs to, and which of the row's blocks it is.
+template <typename T> __device__ __forceinline__ u32 find_row(const T& table, u32 count, u32 block, u32& of_row) {
     u32 low = 0, high = count - 1;
     while (low < high) {
         const u32 middle = (low + high) / 2;
-        if (blockIdx.x < table.rows[middle].end) high = middle;
+        if (block < table.rows[middle].end) high = middle;
         else low = middle + 1;
     }
-    block = blockIdx.x - (low == 0 ? 0 : table.rows[low - 1].end);
+    of_row = block - (low == 0 ? 0 : table.rows[low - 1].end);
     return low;
 }
 
@@ -71,6 +71,13 @@ struct Draws {
     __device__ __forceinline__ u32 draw(u64 element, float gradient) const {
         return mix((u32(element) * 0x9e3779b1u + a) ^ u32(element >> 32) * 0x85ebca6bu ^ __float_as_uint(gradient));
     }
+
+    // Those of N elements in a row, from a multiple of N on: all have the same high half.
+    template <int N> __device__ __forceinline__ void draw(u64 from, const float (&gradient)[N], u32 (&out)[N]) const {
+        const u32 low = u32(from) * 0x9e3779b1u + a, high = u32(from >> 32) * 0x85ebca6bu;
+#pragma unroll
+        for (u32 i = 0; i < N; i++) out[i] = mix((low + i * 0x9e3779b1u) ^ high ^ __float_as_uint(gradient[i]));
+    }
 };
 
 // Up to N elements; all of them, in wide accesses, if `wide`.
@@ -90,6 +97,30 @@ __device__ __forceinline__ void store_stochastic(T* to, int count, bool wide, co
 #pragma unroll
         for (int i = 0; i < N; i++) {
             if (i < count) to[i] = round_stochastic<T>(in[i], draws[i]);
+        }
+    }
+}
+
+// Of finite numbers in bfloat16 two sums make a word. A product with zero is one, unless a number is not finite; that is
+// asked once for all of them.
+template <int N>
+__device__ __forceinline__ void store_stochastic(bf16* to, int count, bool wide, const float (&in)[N],
+                                                const u32 (&draws)[N]) {
+    static_assert(N % 8 == 0, "whole packs");
+    float spoilt = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) spoilt = fmaf(in[i], 0.0f, spoilt);
+    if (wide && spoilt == 0.0f) {
+        const auto sum = [&](int i) { return __float_as_uint(in[i]) + (draws[i] >> 16); };
+        const auto pair = [&](int i) { return __byte_perm(sum(i), sum(i + 1), 0x7632); };
+#pragma unroll
+        for (int i = 0; i < N; i += 8) {
+            *reinterpret_cast<uint4*>(to + i) = make_uint4(pair(i), pair(i + 2), pair(i + 4), pair(i + 6));
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (wide || i < count) to[i] = round_stochastic<bf16>(in[i], draws[i]);
         }
     }
 }
@@ -125,9 +156,10 @@ template <typename Rule, typename P, typename G, int N> struct Elements {
 
     __device__ __forceinline__ void apply(const Rule& rule, u64 at, const Draws& draws) {
 #pragma unroll
+        for (int i = 0; i < N; i++) rule.apply(parameter[i], gradient[i], first[i], second[i]);
+        draws.draw(at, gradient, draw);
+#pragma unroll
         for (int i = 0; i < N; i++) {
-            rule.apply(parameter[i], gradient[i], first[i], second[i]);
-            draw[i] = draws.draw(at + i, gradient[i]);
             if (Rule::MOVES) gradient[i] = 0.0f;
         }
         if (Rule::MOVES) store_parameter(p, master, count, wide, parameter, draw);
@@ -175,172 +207,114 @@ __device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, S* m,
     }
 }
 
-// A state in codes of eight bits. Every block of 256 elements has a float32 scale; scales lie behind the codes, at a
-// multiple of four. A warp has a block at a time, every lane eight elements of it.
-struct Int8 {
-    unsigned char code;
-};
+// The same where states are in codes: a warp has a block of these at a time, every lane eight elements of it. If `WHOLE`,
+// all of them are there.
+template <bool WHOLE, typename P, typename G, typename Rule, typename Tables>
+__device__ __forceinline__ void update_coded(const Rule& rule, P* p, G* g, const CodedState& m, const CodedState& v,
+                                             float* master, u64 block, u64 len, const Draws& draws, const Tables& tables) {
+    const u64 at = block + threadIdx.x % WARP * INT8_LANE;
+    const int count = WHOLE ? INT8_LANE : at < len ? int(min(len - at, u64(INT8_LANE))) : 0;
+    const bool wide = WHOLE || count == INT8_LANE;
+    // Every load is under way before the first is used.
+    Elements<Rule, P, G, INT8_LANE> elements(p, g, master, at, count, wide);
+    CodedLane first(m, block, at, count, wide), second;
+    if (Rule::STATES > 1) second = CodedLane(v, block, at, count, wide);
+    first.decode(tables.with_sign, elements.first);
+    if (Rule::STATES > 1) second.decode(tables.without_sign, elements.second);
+    elements.apply(rule, at, draws);
+    first.template encode<true>(tables.signed_words, elements.first, count);
+    if (Rule::STATES > 1) second.template encode<false>(tables.unsigned_words, elements.second, count);
+    // Every lane has read the scales before one writes them.
+    __syncwarp();
+    first.store(m, block, at, count, wide);
+    if (Rule::STATES > 1) second.store(v, block, at, count, wide);
+}
 
-#define INT8_LANE 8
-#define INT8_BLOCK (32 * INT8_LANE)
-static_assert(UPDATE_CHUNK % (UPDATE_THREADS * INT8_LANE) == 0, "warps have equal shares");
-
-// What each code stands for, ascending, and what lies halfway to it from the one below, and from it to the next.
-struct DynamicTable {
-    float numbers[256];
-    float2 middles[256];
-
-    template <typename Number> __device__ __forceinline__ void fill(Number number) {
-        for (u32 code = threadIdx.x; code < 256; code += blockDim.x) {
-            numbers[code] = number(code);
-            const float below = code > 0 ? 0.5f * (number(code - 1) + number(code)) : __int_as_float(0xff800000);
-            const float above = code < 255 ? 0.5f * (number(code) + number(code + 1)) : __int_as_float(0x7f800000);
-            middles[code] = make_float2(below, above);
+// By all warps of a block: blocks of states from `start` to `end`, each warp's `step` apart. Only the tensor's last one may
+// be a part of one.
+template <typename P, typename G, typename Rule, typename Tables>
+__device__ __forceinline__ void update_blocks(const Rule& rule, P* p, G* g, Int8* m, Int8* v, float* master, u64 start,
+                                              u64 end, u64 step, u64 len, const Draws& draws, const Tables& tables) {
+    const CodedState first(m, len), second(v, len);
+    u64 block = start + threadIdx.x / WARP * INT8_BLOCK;
+    if (isnan(rule.factor)) {
+        for (; block < end; block += step) {
+            for (u64 at = block + threadIdx.x % WARP; at < min(block + INT8_BLOCK, end); at += WARP) {
+                g[at] = from_float<G>(0.0f);
+            }
         }
+        return;
     }
-};
-
-struct DynamicNumbers {
-    DynamicTable with_sign, without_sign;
-
-    __device__ __forceinline__ void fill() {
-        with_sign.fill([](u32 code) { return dynamic_signed(code); });
-        without_sign.fill([](u32 code) { return dynamic_number(code, 2); });
-        __syncthreads();
-    }
-};
-
-// The code of the nearest number. It is found by arithmetic, which may miss it by one where decades meet, and then
-// compared with what lies halfway to its neighbours. Neither a search of the table nor functions that few units compute:
-// this is most of what an update does.
-template <u32 PARTS> __device__ __forceinline__ u32 nearest_code(const DynamicTable& table, float number) {
-    const float size = fabsf(number);
-    // The inverse of the decade's end, and the parts it is divided into.
-    float inverse = 1e6f, parts = PARTS;
-    if (size > 1e-6f) inverse = 1e5f, parts = PARTS << 1;
-    if (size > 1e-5f) inverse = 1e4f, parts = PARTS << 2;
-    if (size > 1e-4f) inverse = 1e3f, parts = PARTS << 3;
-    if (size > 1e-3f) inverse = 1e2f, parts = PARTS << 4;
-    if (size > 1e-2f) inverse = 1e1f, parts = PARTS << 5;
-    if (size > 1e-1f) inverse = 1.0f, parts = PARTS << 6;
-    // Of the part's beginning and end, rounding finds the beginning.
-    const float part = fmaf(fmaf(size, inverse, -0.1f) * (1.0f / 0.9f), parts, -0.5f);
-    const float from_zero = parts + fminf(fmaxf(part, 0.0f), parts - 1.0f) - float(PARTS - 1);
-    // Beyond 2²³ the fraction's bits count ones.
-    const u32 magnitude = __float_as_uint(from_zero + 8388608.0f) & 0x1ffu;
-    u32 code = PARTS == 1 ? (number < 0.0f ? 127 - magnitude : 127 + magnitude) : magnitude;
-    const float2 middles = table.middles[code];
-    if (number > middles.y) code++;
-    else if (!(number > middles.x) && code > 0) code--;
-    return code;
-}
-
-__device__ __forceinline__ float* int8_scales(Int8* state, u64 len) {
-    return reinterpret_cast<float*>(state + (len + 3) / 4 * 4);
-}
-
-// A lane's codes, in one access if all of them are there.
-union LaneCodes {
-    uint2 all;
-    unsigned char codes[INT8_LANE];
-};
-static_assert(sizeof(LaneCodes) == INT8_LANE, "codes without gaps");
-
-__device__ __forceinline__ void load_codes(Int8* state, u64 at, u64 len, int count, const DynamicTable& table,
-                                           float (&out)[INT8_LANE]) {
-    const float scale = count > 0 ? int8_scales(state, len)[at / INT8_BLOCK] : 0.0f;
-    LaneCodes lane;
-    if (count == INT8_LANE) {
-        lane.all = *reinterpret_cast<const uint2*>(state + at);
-    } else {
-#pragma unroll
-        for (int i = 0; i < INT8_LANE; i++) lane.codes[i] = i < count ? state[at + i].code : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) out[i] = i < count ? table.numbers[lane.codes[i]] * scale : 0.0f;
-}
-
-// By a whole warp. The largest of the block does not depend on the order it is looked for in.
-template <u32 PARTS>
-__device__ __forceinline__ void store_codes(Int8* state, u64 at, u64 len, int count, const DynamicTable& table,
-                                            const float (&in)[INT8_LANE]) {
-    float scale = 0.0f;
-#pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) scale = i < count ? fmaxf(scale, fabsf(in[i])) : scale;
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) scale = fmaxf(scale, __shfl_xor_sync(0xffffffffu, scale, lanes));
-    LaneCodes lane;
-    const float inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
-#pragma unroll
-    for (int i = 0; i < INT8_LANE; i++) lane.codes[i] = (unsigned char)nearest_code<PARTS>(table, in[i] * inverse);
-    if (count == INT8_LANE) {
-        *reinterpret_cast<uint2*>(state + at) = lane.all;
-    } else {
-#pragma unroll
-        for (int i = 0; i < INT8_LANE; i++) {
-            if (i < count) state[at + i].code = lane.codes[i];
-        }
-    }
-    if (at % INT8_BLOCK == 0 && count > 0) int8_scales(state, len)[at / INT8_BLOCK] = scale;
-}
-
-template <typename P, typename G, typename Rule>
-__device__ __forceinline__ void update_chunk(const Rule& rule, P* p, G* g, Int8* m, Int8* v, float* master, u32 chunk,
-                                             u64 len, const Draws& draws) {
-    __shared__ DynamicNumbers numbers;
-    numbers.fill();
-    const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
-    if (isnan(rule.factor)) return zero_gradient(g, start, end);
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (u64 block = start + warp * INT8_BLOCK; block < end; block += UPDATE_THREADS * INT8_LANE) {
-        const u64 at = block + lane * INT8_LANE;
-        const int count = at < len ? int(min(len - at, u64(INT8_LANE))) : 0;
-        Elements<Rule, P, G, INT8_LANE> elements(p, g, master, at, count, count == INT8_LANE);
-        load_codes(m, at, len, count, numbers.with_sign, elements.first);
-        if (Rule::STATES > 1) load_codes(v, at, len, count, numbers.without_sign, elements.second);
-        elements.apply(rule, at, draws);
-        // Every lane has read the scales before one writes them.
-        __syncwarp();
-        store_codes<1>(m, at, len, count, numbers.with_sign, elements.first);
-        if (Rule::STATES > 1) store_codes<2>(v, at, len, count, numbers.without_sign, elements.second);
+    for (; block + INT8_BLOCK <= end; block += step) {
+        update_coded<true>(rule, p, g, first, second, master, block, len, draws, tables);
     }
+    if (block < end) update_coded<false>(rule, p, g, first, second, master, block, len, draws, tables);
 }
 
-// One tensor, by a grid of its own.
+// One tensor, by a grid of its own. Where states are in codes, blocks are as many as the card holds at a time and go
+// through the tensor together, so that each fills its tables once.
 template <typename P, typename G, typename S, typename Rule>
 __device__ __forceinline__ void update_one(const Rule& rule, P* p, G* g, S* m, S* v, float* master,
                                            const float* hyper, u64 len, u32 site) {
-    update_chunk(rule, p, g, m, v, master, blockIdx.x, len, Draws(site, hyper));
+    const Draws draws(site, hyper);
+    if constexpr (CODED<S>) {
+        __shared__ DynamicTables<Rule::STATES> tables;
+        tables.fill();
+        const u64 stride = u64(CODED_THREADS) * INT8_LANE;
+        update_blocks(rule, p, g, m, v, master, blockIdx.x * stride, len, gridDim.x * stride, len, draws, tables);
+    } else {
+        update_chunk(rule, p, g, m, v, master, blockIdx.x, len, draws);
+    }
 }
 
-// Many tensors, each by as many blocks as it has chunks.
+// Many tensors, each by as many blocks as it has chunks; where states are in codes, by blocks that take one chunk after
+// another.
 template <typename P, typename G, typename S, typename Rule>
 __device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable& table, u32 count,
                                             const float* hyper) {
-    u32 chunk;
-    const UpdateRow& row = table.rows[find_row(table, count, chunk)];
-    update_chunk(rule, static_cast<P*>(row.p), static_cast<G*>(row.g), static_cast<S*>(row.m), static_cast<S*>(row.v),
-                 row.master, chunk, row.len, Draws(row.site, hyper));
+    const auto update = [&](u32 block, auto by) {
+        u32 chunk;
+        const UpdateRow& row = table.rows[find_row(table, count, block, chunk)];
+        by(static_cast<P*>(row.p), static_cast<G*>(row.g), static_cast<S*>(row.m), static_cast<S*>(row.v), row.master,
+           chunk, row.len, Draws(row.site, hyper));
+    };
+    if constexpr (CODED<S>) {
+        __shared__ DynamicTables<Rule::STATES> tables;
+        tables.fill();
+        const auto by = [&](P* p, G* g, S* m, S* v, float* master, u32 chunk, u64 len, const Draws& draws) {
+            const u64 start = u64(chunk) * UPDATE_CHUNK, end = min(start + UPDATE_CHUNK, len);
+            update_blocks(rule, p, g, m, v, master, start, end, CODED_MANY_THREADS * INT8_LANE, len, draws, tables);
+        };
+#pragma unroll 1
+        for (u32 block = blockIdx.x; block < table.rows[count - 1].end; block += gridDim.x) update(block, by);
+    } else {
+        update(blockIdx.x, [&](P* p, G* g, S* m, S* v, float* master, u32 chunk, u64 len, const Draws& draws) {
+            update_chunk(rule, p, g, m, v, master, chunk, len, draws);
+        });
+    }
 }
 
 // The first of a kernel's parameters, read where the driver put it.
 #define TABLE(type) const __grid_constant__ type table, u32 count
 
-// Blocks on a multiprocessor at least. Those that look codes up wait for shared memory, and more of them hide that.
-#define UPDATE_BLOCKS_f32 1
-#define UPDATE_BLOCKS_bf16 1
-#define UPDATE_BLOCKS_int8 3
+// Threads of a block, and blocks on a multiprocessor at least. Those that look codes up share a table, and wait for it.
+#define UPDATE_BOUNDS_f32 UPDATE_THREADS
+#define UPDATE_BOUNDS_bf16 UPDATE_THREADS
+#define UPDATE_BOUNDS_int8 CODED_THREADS, CODED_BLOCKS
+#define UPDATE_MANY_BOUNDS_f32 UPDATE_THREADS
+#define UPDATE_MANY_BOUNDS_bf16 UPDATE_THREADS
+#define UPDATE_MANY_BOUNDS_int8 CODED_MANY_THREADS, CODED_MANY_BLOCKS
 
 // The kernels of one rule for all types of parameter, gradient and state, which they are named after. `NUMBERS_rule` are the
 // parameters behind the tensors, `RULE_rule` is made of them.
 #define UPDATE_KERNELS(rule, p_name, P, g_name, G, s_name, S)                                                          \
-    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS_##s_name) rule##_##p_name##_##g_name##_##s_name(   \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_BOUNDS_##s_name) rule##_##p_name##_##g_name##_##s_name(                   \
         P* p, G* g, S* m, S* v, float* master, u64 len, u32 site, NUMBERS_##rule) {                                    \
         update_one<P, G, S>(RULE_##rule, p, g, m, v, master, hyper, len, site);                                        \
     }                                                                                                                  \
-    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS_##s_name)                                          \
-        rule##_many_##p_name##_##g_name##_##s_name(TABLE(UpdateTable), NUMBERS_##rule) {                               \
+    PLIMSOLL_EXPORT __launch_bounds__(UPDATE_MANY_BOUNDS_##s_name) rule##_many_##p_name##_##g_name##_##s_name(         \
+        TABLE(UpdateTable), NUMBERS_##rule) {                                                                          \
         update_many<P, G, S>(RULE_##rule, table, count, hyper);                                                        \
     }
 

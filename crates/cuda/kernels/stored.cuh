@@ -2,13 +2,12 @@
 #pragma once
 
 #include "codes.cuh"
+#include "dynamic_tables.cuh"
 
 // Elements that are read at a time: their codes are one load, and sixteen-bit results one store of sixteen bytes.
 #define PACK 8
 #define NF4_BLOCK 64
 #define NESTED_SCALES 256
-
-__device__ constexpr DynamicSigned NESTED_NUMBERS;
 
 // Scales in float32; or codes of them, of which 256 at a time share a scale and an offset. Sums and products are rounded one
 // by one, as on the host. What is loaded is kept apart from what is made of it: so no load waits for another.
@@ -29,15 +28,37 @@ struct NestedScales {
         return {nested[block / NESTED_SCALES], static_cast<const u8*>(scales)[block]};
     }
     static __device__ __forceinline__ float scale(const Loaded& loaded) {
-        return __fadd_rn(__fmul_rn(NESTED_NUMBERS.numbers[loaded.code], loaded.shared.x), loaded.shared.y);
+        return __fadd_rn(__fmul_rn(DYNAMIC_SIGNED[loaded.code], loaded.shared.x), loaded.shared.y);
     }
 };
+
+// Weights are read once and by one thread, so the first cache is left to what is read again. Loads stay where they are
+// written: many can be under way before the first is used.
+__device__ __forceinline__ u32 read_once(const u32* from) {
+    u32 x;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+}
+
+__device__ __forceinline__ uint2 read_once(const uint2* from) {
+    uint2 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+    return x;
+}
+
+__device__ __forceinline__ uint4 read_once(const uint4* from) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+}
 
 // Each format: eight codes as they are loaded, the number of one of them, and which scale is an element's.
 struct Nf4 {
     using Codes = u32;
     static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
-        return *reinterpret_cast<const u32*>(codes + at / 2);
+        return read_once(reinterpret_cast<const u32*>(codes + at / 2));
     }
     // The first of two is the upper half of its byte.
     static __device__ __forceinline__ float number(Codes codes, int i, const float* numbers) {
@@ -52,7 +73,7 @@ struct Nf4 {
 struct Bytes {
     using Codes = uint2;
     static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
-        return *reinterpret_cast<const uint2*>(codes + at);
+        return read_once(reinterpret_cast<const uint2*>(codes + at));
     }
     static __device__ __forceinline__ u32 code(Codes codes, int i) { return (i < 4 ? codes.x : codes.y) >> i % 4 * 8 & 255u; }
     static __device__ __forceinline__ u64 block(u64, u32 row) { return row; }

@@ -9,7 +9,7 @@ use crate::elementwise::{THREADS, row_grid};
 
 const MODULE: &str = "cached";
 /// Warps of a block divide the keys; each holds a head in eight registers of a lane.
-const WARPS: u32 = 4;
+const WARPS: u32 = 16;
 const HEAD_DIM_MAX: usize = 256;
 
 pub(crate) fn cache_write(op: &CacheWrite, call: &Call) -> Result<(), RuntimeError> {

@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_char};
 use cudarc::nvrtc::{result, sys};
 
 use crate::cache::{Cache, hash};
+use crate::dynamic;
 use crate::error::CudaError;
 use crate::library::{self, Library};
 
@@ -71,6 +72,7 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "attention_problem.cuh",
     "attention_ptx.cuh",
     "attention_tiles.cuh",
+    "coded_states.cuh",
     "codes.cuh",
     "curves.cuh",
     "gated_adapters.cuh",
@@ -89,6 +91,11 @@ const HEADERS: &[(&str, &str)] = kernel_files![
     "tensor_cores.cuh",
 ];
 
+/// Those, and the one that is made here.
+fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
+    HEADERS.iter().copied().chain([(dynamic::NAME, dynamic::header())])
+}
+
 /// Names of all modules.
 pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
     SOURCES.iter().map(|(file, _)| file.trim_end_matches(".cu"))
@@ -96,7 +103,7 @@ pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
 
 /// Tells one set of kernels from another.
 pub(crate) fn sources_hash() -> u64 {
-    let texts: Vec<&str> = SOURCES.iter().chain(HEADERS).map(|(_, text)| *text).collect();
+    let texts: Vec<&str> = SOURCES.iter().copied().chain(headers()).map(|(_, text)| text).collect();
     hash(texts.join("\n").as_bytes())
 }
 
@@ -105,7 +112,7 @@ fn headers_of(source: &str) -> Vec<(&'static str, &'static str)> {
     let mut found: Vec<(&str, &str)> = Vec::new();
     let mut unread = vec![source];
     while let Some(text) = unread.pop() {
-        for &(name, body) in HEADERS {
+        for (name, body) in headers() {
             let included = text.contains(&format!("#include \"{name}\""));
             if included && !found.iter().any(|(known, _)| *known == name) {
                 found.push((name, body));

@@ -5,7 +5,7 @@
 //! `library` finds what NVIDIA provides, `compile` and `cache` turn kernels into machine code,
 //! `device` holds the card with its `context`, its loaded `modules` and the `staging` memory, `usage` and `nvml` what
 //! of its memory is whose, `monitor` what all cards do, `call` a step's operands, `blas` and `descriptor` the products,
-//! `stored` those with weights in few bits (`decode`, `few_rows`, `fp8`);
+//! `stored` those with weights in few bits (`decode`, `few_rows`, `fp8`), `dynamic` the tables of optimizer states in eight;
 //! `grouping` says which steps of a schedule run as one, `record` keeps whole schedules to be replayed.
 //!
 //! Results depend on the active shape, the card and the libraries' versions, never on addresses:
@@ -28,6 +28,7 @@ mod descriptor;
 mod device;
 mod dispatch;
 mod draw;
+mod dynamic;
 mod elementwise;
 mod embedding;
 mod error;

@@ -11,9 +11,8 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::blas::{Bias, Factor, Onto, Product};
 use crate::call::{Args, Call, Operand, two_types, type_suffix};
-use crate::low_rank;
 use crate::mask::Keep;
-use crate::stored;
+use crate::{few_rows, low_rank, stored};
 
 const MODULE: &str = "linear";
 const BLOCK: u32 = 256;
@@ -26,7 +25,7 @@ pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
     if stored::is_stored(op, call) {
         return stored::linear(op, call);
     }
-    if let Some(done) = low_rank::run(op, call) {
+    if let Some(done) = low_rank::run(op, call).or_else(|| few_rows::run_whole(op, call)) {
         return done;
     }
     match op.kind {

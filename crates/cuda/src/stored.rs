@@ -31,7 +31,7 @@ pub(crate) fn linear(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
     if op.fp8 {
         return fp8::run(&product);
     }
-    few_rows::run(&product).unwrap_or_else(|| product.decoded())
+    few_rows::run_coded(&product).unwrap_or_else(|| product.decoded())
 }
 
 /// One product, whatever its kind: rows of `left`, and parts of the weight that are columns of `result`.

@@ -29,6 +29,8 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// Values the host reads after the last node.
     pub results: Vec<ValueId>,
+    /// The first version of each slot that was brought in.
+    of_slot: Vec<Option<ValueId>>,
     /// Layer and phase given to nodes as they are added.
     layer: Option<u32>,
     phase: Option<Phase>,
@@ -53,10 +55,9 @@ impl Graph {
 
     /// Brings a slot into this graph as its first version.
     pub fn slot(&mut self, slots: &SlotTable, id: SlotId) -> Result<ValueId, GraphError> {
-        let known = self.values.iter().position(|v| v.slot == Some(id));
-        match known {
-            Some(index) => Ok(ValueId(index as u32)),
-            None => self.add_value(slots.value(id)),
+        match self.of_slot.get(id.0 as usize) {
+            Some(&Some(known)) => Ok(known),
+            _ => self.add_value(slots.value(id)),
         }
     }
 
@@ -66,8 +67,22 @@ impl Graph {
         if self.values.len() >= crate::VALUES_MAX {
             return Err(GraphError::TooMany { what: "values", max: crate::VALUES_MAX });
         }
+        let id = ValueId(self.values.len() as u32);
+        if let Some(SlotId(slot)) = value.slot {
+            let slot = slot as usize;
+            self.of_slot.resize(self.of_slot.len().max(slot + 1), None);
+            self.of_slot[slot].get_or_insert(id);
+        }
         self.values.push(value);
-        Ok(ValueId(self.values.len() as u32 - 1))
+        Ok(id)
+    }
+
+    /// The graph with other nodes, and with copies of these values behind its own.
+    pub fn rewritten(&self, nodes: Vec<Node>, copies: &[ValueId]) -> Self {
+        let copies = copies.iter().map(|&original| self.value(original));
+        // As large as the originals, which were checked.
+        let values = self.values.iter().chain(copies).cloned().collect();
+        Self { values, nodes, results: self.results.clone(), of_slot: self.of_slot.clone(), ..*self }
     }
 
     /// Adds an operator with one output of the given name and class.

@@ -55,6 +55,11 @@ pub trait OpRule {
     fn tensors_per_launch(&self) -> usize {
         1
     }
+    /// Under which name a device's rate is kept where memory is the limit: the operator's, unless how fast it is depends on
+    /// what its operands are stored in.
+    fn rate_name(&self, _io: &Io) -> &'static str {
+        self.name()
+    }
     /// For the update of a tensor: the inputs that are not the tensor's own, `hyper` and `clip`. Updates by equal
     /// operators of different tensors that share these may run in one launch. `None`: not the update of a tensor.
     fn shared_numbers(&self) -> Option<Range<usize>> {
@@ -167,6 +172,9 @@ impl OpRule for Op {
     }
     fn tensors_per_launch(&self) -> usize {
         self.rule().tensors_per_launch()
+    }
+    fn rate_name(&self, io: &Io) -> &'static str {
+        self.rule().rate_name(io)
     }
     fn shared_numbers(&self) -> Option<Range<usize>> {
         self.rule().shared_numbers()

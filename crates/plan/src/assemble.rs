@@ -1,5 +1,6 @@
 //! A program with addresses.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_graph::{BackendTraits, BatchShape, Graph, Program, Role, ScheduleId, Slot, SlotId, SlotTable, ValueId};
@@ -51,36 +52,38 @@ impl Plan {
 /// Lays out every graph of the program over the same arena: slots at the bottom, the rest above them. Caches lie lowest of
 /// the rest, and only graphs that name one of them keep off all of them.
 pub fn assemble(program: &Program, traits: &BackendTraits) -> Plan {
-    let Ground { slot_regions, slots_end, caches_end } = Ground::new(&program.slots);
-    let base = |graph: &Graph| if uses_cache(graph) { caches_end } else { slots_end };
-    let graphs = || program.schedules.values().map(|schedule| &schedule.graph);
-    let laid: Vec<(usize, Laid)> = graphs().map(|graph| (base(graph), Laid::new(graph, traits))).collect();
-    let arena_bytes = laid.iter().map(|(base, l)| base + l.bytes).fold(caches_end, usize::max);
-    let lower_bound_bytes = laid.iter().map(|(base, l)| base + l.lower_bound).fold(caches_end, usize::max);
+    let graphs = program.schedules.values().map(|schedule| &schedule.graph);
+    let laid: Vec<Laid> = graphs.map(|graph| Laid::new(lifetimes(graph, traits))).collect();
+    assemble_laid(program, &laid)
+}
+
+/// As [`assemble`], of graphs that are laid out already.
+pub(crate) fn assemble_laid(program: &Program, laid: &[impl Borrow<Laid>]) -> Plan {
+    let ground = Ground::new(&program.slots);
+    let graphs = program.schedules.values().map(|schedule| &schedule.graph);
+    let laid: Vec<(usize, &Laid)> =
+        graphs.map(|graph| ground.below(graph)).zip(laid.iter().map(Borrow::borrow)).collect();
+    let arena_bytes = ground.arena_bytes(laid.iter().map(|(base, l)| base + l.bytes));
+    let lower_bound_bytes = ground.arena_bytes(laid.iter().map(|(base, l)| base + l.lower_bound));
     let fullest = laid.iter().max_by_key(|(base, l)| base + l.bytes).expect("there are schedules");
-    let categories = categories(&program.slots, fullest.0 == caches_end, &fullest.1, arena_bytes);
+    let categories = categories(&program.slots, fullest.0 == ground.caches_end, fullest.1, arena_bytes);
     let resolved = program.schedules.iter().zip(&laid).map(|((&id, schedule), (base, laid))| {
-        let resolved = laid.resolve(&schedule.graph, *base, &slot_regions);
+        let resolved = laid.resolve(&schedule.graph, *base, &ground.slot_regions);
         (id, Schedule { recorded: schedule.recorded, ..resolved })
     });
     Plan {
         batch: program.batch,
         slots: program.slots.clone(),
         schedules: resolved.collect(),
-        slot_regions,
+        slot_regions: ground.slot_regions.clone(),
         arena_bytes,
         lower_bound_bytes,
         categories,
     }
 }
 
-/// Whether the graph keeps anything in a cache.
-fn uses_cache(graph: &Graph) -> bool {
-    graph.values.iter().any(|value| value.slot.is_some() && value.role == Role::Cache)
-}
-
 /// What the buffers of all graphs lie on.
-struct Ground {
+pub(crate) struct Ground {
     slot_regions: Vec<Region>,
     /// Of slots that hold something throughout.
     slots_end: usize,
@@ -88,7 +91,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn new(slots: &SlotTable) -> Self {
+    pub(crate) fn new(slots: &SlotTable) -> Self {
         let mut slot_regions = vec![Region { place: Place::Device, offset: 0, bytes: 0 }; slots.len()];
         let mut end = 0;
         let mut place = |cache: bool| {
@@ -101,36 +104,32 @@ impl Ground {
         let (slots_end, caches_end) = (place(false), place(true));
         Self { slot_regions, slots_end, caches_end }
     }
-}
 
-/// The least arena that holds the slots and, while each graph runs, what it needs.
-pub(crate) fn lower_bound<'g>(
-    slots: &SlotTable,
-    graphs: impl Iterator<Item = &'g Graph>,
-    traits: &BackendTraits,
-) -> usize {
-    let Ground { slots_end, caches_end, .. } = Ground::new(slots);
-    let bound = |graph: &Graph| {
-        let base = if uses_cache(graph) { caches_end } else { slots_end };
-        base + lifetimes(graph, traits).lower_bound(graph.nodes.len())
-    };
-    graphs.map(bound).fold(caches_end, usize::max)
+    /// Where the buffers of a graph begin: above all caches if it keeps anything in one.
+    pub(crate) fn below(&self, graph: &Graph) -> usize {
+        let uses_cache = graph.values.iter().any(|value| value.slot.is_some() && value.role == Role::Cache);
+        if uses_cache { self.caches_end } else { self.slots_end }
+    }
+
+    /// The arena that holds the slots and whatever reaches so high.
+    pub(crate) fn arena_bytes(&self, ends: impl Iterator<Item = usize>) -> usize {
+        ends.fold(self.caches_end, usize::max)
+    }
 }
 
 /// One graph's buffers with their offsets above the slots.
-struct Laid {
+pub(crate) struct Laid {
     lifetimes: Lifetimes,
     offsets: Vec<usize>,
-    bytes: usize,
+    pub bytes: usize,
     lower_bound: usize,
     /// Node during which most bytes are alive.
     peak: usize,
 }
 
 impl Laid {
-    fn new(graph: &Graph, traits: &BackendTraits) -> Self {
-        let lifetimes = lifetimes(graph, traits);
-        let profile = lifetimes.profile(graph.nodes.len());
+    pub(crate) fn new(lifetimes: Lifetimes) -> Self {
+        let profile = lifetimes.profile();
         let lower_bound = profile.iter().copied().max().unwrap_or(0);
         let peak = profile.iter().position(|&b| b == lower_bound).unwrap_or(0);
         let layout = layout(&lifetimes.buffers, lower_bound);

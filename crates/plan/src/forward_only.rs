@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::{BatchShape, Chunks, Program};
+use plimsoll_graph::{BatchShape, Chunks, Program, ScheduleGraph};
 
-use crate::assemble::{assemble, lower_bound};
+use crate::assemble::{Ground, assemble};
+use crate::lifetimes::lifetimes;
 use crate::recompute::Drops;
-use crate::recorded::recorded_bytes;
+use crate::recorded::{launches, recorded_bytes};
 use crate::report::{DeviceReport, EffectiveBatch, HostReport, LayoutReport, Modes, Predicted, Report, SaveMode};
 use crate::search::summary::{does_not_fit, memories};
 use crate::verify::verify;
@@ -38,10 +39,14 @@ where
     for &batch in request.batches {
         let built = (request.build)(batch)?;
         let program = built.as_ref();
-        let graphs = || program.schedules.values().map(|schedule| &schedule.graph);
-        let recorded = program.schedules.values().filter(|schedule| schedule.recorded).map(|schedule| &schedule.graph);
-        let recorded = recorded_bytes(recorded, device);
-        let bound = lower_bound(&program.slots, graphs(), &device.traits) as u64;
+        let recorded = program.schedules.values().filter(|schedule| schedule.recorded);
+        let recorded = recorded_bytes(recorded.map(|schedule| launches(&schedule.graph)).sum(), device);
+        let ground = Ground::new(&program.slots);
+        let ends = program
+            .schedules
+            .values()
+            .map(|ScheduleGraph { graph, .. }| ground.below(graph) + lifetimes(graph, &device.traits).lower_bound());
+        let bound = ground.arena_bytes(ends) as u64;
         let is_last = Some(&batch) == request.batches.last();
         if !is_last
             && needed(device, fixed, bound + if device.records { recorded } else { 0 }) > budget(device, budgets)

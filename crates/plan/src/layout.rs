@@ -21,9 +21,9 @@ const IMPROVEMENTS_MAX: usize = 48;
 pub fn layout(buffers: &[Lifetime], lower_bound: usize) -> Layout {
     let mut best: Option<(Layout, Vec<usize>)> = None;
     for order in orders(buffers) {
-        let candidate = place(buffers, &order);
-        if best.as_ref().is_none_or(|(b, _)| candidate.bytes < b.bytes) {
-            best = Some((candidate, order));
+        let below = best.as_ref().map_or(usize::MAX, |(best, _)| best.bytes);
+        if let Some(better) = place(buffers, &order, below) {
+            best = Some((better, order));
         }
         if best.as_ref().is_some_and(|(b, _)| b.bytes == lower_bound) {
             break;
@@ -42,9 +42,8 @@ pub fn layout(buffers: &[Lifetime], lower_bound: usize) -> Layout {
         // Half-way to the front: near enough to matter, without undoing what lies well.
         let buffer = order.remove(at);
         order.insert(at / 2, buffer);
-        let candidate = place(buffers, &order);
-        if candidate.bytes < best.bytes {
-            best = candidate;
+        if let Some(better) = place(buffers, &order, best.bytes) {
+            best = better;
         }
     }
     best
@@ -78,16 +77,24 @@ struct Placed {
     last: usize,
 }
 
-/// Puts each buffer into the smallest gap among its contemporaries that holds it, else on top of them.
-fn place(buffers: &[Lifetime], order: &[usize]) -> Layout {
+/// Buffers that live no longer than so many nodes are placed with a look at those alone that live near them.
+const NEAR: usize = 64;
+
+/// Puts each buffer into the smallest gap among its contemporaries that holds it, else on top of them. `None` as soon as
+/// the result is seen not to be smaller than `below`.
+fn place(buffers: &[Lifetime], order: &[usize], below: usize) -> Option<Layout> {
+    let nodes = buffers.iter().map(|buffer| buffer.last + 1).max().unwrap_or(0);
+    // By offset: all of them, and those that live during the nodes `NEAR * index..NEAR * (index + 2)`.
     let mut placed: Vec<Placed> = Vec::with_capacity(buffers.len());
+    let mut near: Vec<Vec<Placed>> = vec![Vec::new(); nodes.div_ceil(NEAR)];
     let mut offsets = vec![0; buffers.len()];
     let mut top = 0;
     for &index in order {
         let buffer = &buffers[index];
+        let is_short = buffer.last - buffer.first < NEAR;
         let mut gap_start = 0;
         let mut best: Option<(usize, usize)> = None;
-        for p in &placed {
+        for p in if is_short { &near[buffer.first / NEAR] } else { &placed } {
             if p.first > buffer.last || p.last < buffer.first {
                 continue;
             }
@@ -101,12 +108,19 @@ fn place(buffers: &[Lifetime], order: &[usize]) -> Layout {
         }
         let offset = best.map_or(gap_start, |(_, start)| start);
         let end = offset + buffer.bytes;
-        let at = placed.partition_point(|p| p.offset < offset);
-        placed.insert(at, Placed { offset, end, first: buffer.first, last: buffer.last });
-        offsets[index] = offset;
         top = top.max(end);
+        if top >= below {
+            return None;
+        }
+        let at_offset = Placed { offset, end, first: buffer.first, last: buffer.last };
+        let insert = |placed: &mut Vec<Placed>| {
+            placed.insert(placed.partition_point(|p| p.offset < offset), at_offset);
+        };
+        insert(&mut placed);
+        near[(buffer.first / NEAR).saturating_sub(1)..=buffer.last / NEAR].iter_mut().for_each(insert);
+        offsets[index] = offset;
     }
-    Layout { offsets, bytes: top }
+    Some(Layout { offsets, bytes: top })
 }
 
 #[cfg(test)]
@@ -116,7 +130,9 @@ mod tests {
     use super::*;
     use crate::lifetimes::Content;
 
-    fn check(buffers: &[(usize, usize, usize)], expected_bytes: usize) {
+    /// Lays out buffers of so many bytes that live from one node to another; what that takes.
+    #[track_caller]
+    fn laid_out(buffers: &[(usize, usize, usize)]) -> usize {
         let buffers: Vec<Lifetime> = buffers
             .iter()
             .map(|&(bytes, first, last)| Lifetime {
@@ -127,15 +143,29 @@ mod tests {
                 content: Content::Values,
             })
             .collect();
-        let layout = layout(&buffers, expected_bytes);
+        let layout = layout(&buffers, 0);
         for (i, a) in buffers.iter().enumerate() {
+            assert!(layout.offsets[i] + a.bytes <= layout.bytes, "{i} sticks out");
             for (j, b) in buffers.iter().enumerate().skip(i + 1) {
                 let apart = layout.offsets[i] + a.bytes <= layout.offsets[j]
                     || layout.offsets[j] + b.bytes <= layout.offsets[i];
                 assert!(!a.overlaps(b) || apart, "{i} and {j} share bytes");
             }
         }
-        assert_eq!(layout.bytes, expected_bytes);
+        layout.bytes
+    }
+
+    #[track_caller]
+    fn check(buffers: &[(usize, usize, usize)], expected_bytes: usize) {
+        assert_eq!(laid_out(buffers), expected_bytes);
+    }
+
+    /// Lives around as many nodes as decide with whom a buffer is compared.
+    #[test]
+    fn long_and_short_lives_lie_apart() {
+        let lengths = [0, 1, NEAR - 1, NEAR, NEAR + 1, 2 * NEAR, 5 * NEAR];
+        let buffer = |i: usize| (256 * (1 + i % 5), i * 7 % 400, i * 7 % 400 + lengths[i * 3 % lengths.len()]);
+        laid_out(&(0..500).map(buffer).collect::<Vec<_>>());
     }
 
     #[test]

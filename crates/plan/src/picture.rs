@@ -129,7 +129,7 @@ fn timeline(
     device: &DeviceProfile,
 ) -> Timeline {
     let found = lifetimes(graph, &device.traits);
-    let profile = found.profile(graph.nodes.len());
+    let profile = found.profile();
     let peak = profile.iter().copied().max().unwrap_or(0);
     Timeline {
         name,

@@ -4,9 +4,10 @@
 //! soonest, so keeping those costs least. A dropped value is rebuilt by the cheapest chain from what
 //! was kept: an operator's own shortcut if it has one, else the operator again, its inputs first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use plimsoll_graph::{Class, Graph, Node, NodeId, OpRule, Phase, ValueId};
+use plimsoll_graph::{Class, Graph, Node, NodeId, Op, OpRule, Phase, Value, ValueId};
 
 /// In how many of the layers that have it, counted from the first, each class is dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,107 +53,179 @@ fn kept(graph: &Graph) -> Vec<ValueId> {
 
 /// The graph with the given classes dropped and rebuilt.
 pub fn recompute(graph: &Graph, drops: &Drops) -> Graph {
-    if drops.is_empty() {
-        return graph.clone();
+    Rebuilding::of(graph).rewritten(graph, drops).into_graph()
+}
+
+/// What rebuilding depends on of a graph, whatever is dropped of it.
+pub(crate) struct Rebuilding {
+    producers: Vec<Option<NodeId>>,
+    /// Forward values that the backward pass reads; of those with a class, how many layers before theirs have it.
+    kept: Vec<(ValueId, Option<usize>)>,
+}
+
+impl Rebuilding {
+    pub(crate) fn of(graph: &Graph) -> Self {
+        let classes = droppable(graph);
+        let earlier = |id: ValueId| {
+            let Value { class, layer, .. } = graph.value(id);
+            Some(classes.get(class)?.range(..*layer).count())
+        };
+        let kept = kept(graph).into_iter().map(|id| (id, earlier(id))).collect();
+        Self { producers: graph.producers(), kept }
     }
-    let classes = droppable(graph);
-    let dropped = |class: Class, layer: Option<u32>| {
-        let count = drops.0.get(&class).copied().unwrap_or(0);
-        classes.get(&class).is_some_and(|layers| layers.iter().take(count).any(|&l| l == layer))
-    };
-    let available: HashSet<ValueId> =
-        kept(graph).into_iter().filter(|&id| !dropped(graph.value(id).class, graph.value(id).layer)).collect();
-    let mut pass = Rebuild {
-        source: graph,
-        graph: graph.clone(),
-        producers: graph.producers(),
-        available,
-        rebuilt: HashMap::new(),
-    };
-    pass.graph.nodes.clear();
-    for node in &graph.nodes {
-        let mut node = node.clone();
-        if node.phase == Phase::Backward {
-            for input in &mut node.inputs {
-                *input = pass.obtain(*input);
+
+    /// The graph's nodes in their order, each behind what is rebuilt for it.
+    pub(crate) fn rewritten<'g>(&self, graph: &'g Graph, drops: &Drops) -> Rewritten<'g> {
+        let mut found = vec![Found::Nowhere; graph.values.len()];
+        for &(id, earlier) in &self.kept {
+            let dropped = drops.0.get(&graph.value(id).class).copied().unwrap_or(0);
+            if earlier.is_none_or(|earlier| earlier >= dropped) {
+                found[id.index()] = Found::Kept;
             }
         }
-        pass.graph.nodes.push(node);
+        let rewritten = Rewritten { graph, runs: Vec::with_capacity(graph.nodes.len()), copies: Vec::new() };
+        let mut pass = Rebuild { producers: &self.producers, found, rewritten };
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let mut inputs = Cow::Borrowed(node.inputs.as_slice());
+            if node.phase == Phase::Backward {
+                for (position, &input) in node.inputs.iter().enumerate() {
+                    let obtained = pass.obtain(input);
+                    if obtained != input {
+                        inputs.to_mut()[position] = obtained;
+                    }
+                }
+            }
+            let outputs = Cow::Borrowed(node.outputs.as_slice());
+            pass.rewritten.runs.push(Run { node: index, again: false, shortcut: None, inputs, outputs });
+        }
+        pass.rewritten
     }
-    pass.graph
 }
 
-struct Rebuild<'g> {
-    source: &'g Graph,
-    graph: Graph,
-    producers: Vec<Option<NodeId>>,
-    /// Forward values that stay in memory until the backward pass.
-    available: HashSet<ValueId>,
-    rebuilt: HashMap<ValueId, ValueId>,
+/// A graph whose dropped values are rebuilt, as what differs from the one it comes from.
+pub(crate) struct Rewritten<'g> {
+    graph: &'g Graph,
+    pub runs: Vec<Run<'g>>,
+    /// The originals of the values that were added.
+    copies: Vec<ValueId>,
 }
 
-impl Rebuild<'_> {
+/// A node of the graph, run where it was or once more.
+pub(crate) struct Run<'g> {
+    pub node: usize,
+    again: bool,
+    /// What makes the same outputs in its place; rarely there.
+    pub shortcut: Option<Box<Op>>,
+    pub inputs: Cow<'g, [ValueId]>,
+    pub outputs: Cow<'g, [ValueId]>,
+}
+
+impl<'g> Rewritten<'g> {
+    /// As large and of the same kind as the value, if not itself.
+    pub(crate) fn value(&self, id: ValueId) -> &'g Value {
+        let values = &self.graph.values;
+        values.get(id.index()).unwrap_or_else(|| self.graph.value(self.copies[id.index() - values.len()]))
+    }
+
+    pub(crate) fn value_count(&self) -> usize {
+        self.graph.values.len() + self.copies.len()
+    }
+
+    fn into_graph(self) -> Graph {
+        let node = |run: Run| {
+            let Node { op, phase, layer, .. } = &self.graph.nodes[run.node];
+            Node {
+                op: run.shortcut.map_or_else(|| op.clone(), |shortcut| *shortcut),
+                inputs: run.inputs.into_owned(),
+                outputs: run.outputs.into_owned(),
+                phase: if run.again { Phase::Recompute } else { *phase },
+                layer: *layer,
+            }
+        };
+        self.graph.rewritten(self.runs.into_iter().map(node).collect(), &self.copies)
+    }
+}
+
+/// Where the backward pass finds a forward value.
+#[derive(Clone, Copy, PartialEq)]
+enum Found {
+    Nowhere,
+    /// In memory since the forward pass.
+    Kept,
+    Rebuilt(ValueId),
+}
+
+struct Rebuild<'a, 'g> {
+    producers: &'a [Option<NodeId>],
+    found: Vec<Found>,
+    rewritten: Rewritten<'g>,
+}
+
+impl<'g> Rebuild<'_, 'g> {
     /// The value under which the backward pass finds `id`, rebuilding it on the spot if need be.
     fn obtain(&mut self, id: ValueId) -> ValueId {
-        if let Some(&rebuilt) = self.rebuilt.get(&id) {
-            return rebuilt;
+        match self.found[id.index()] {
+            Found::Kept => return id,
+            Found::Rebuilt(rebuilt) => return rebuilt,
+            Found::Nowhere => {}
         }
-        let Some(producer) = self.producers[id.index()] else { return id };
-        let node = &self.source.nodes[producer.0 as usize];
-        if node.phase != Phase::Forward || self.source.value(id).slot.is_some() || self.available.contains(&id) {
+        let Some((index, node)) = self.producer(id) else { return id };
+        if node.phase != Phase::Forward || self.rewritten.value(id).slot.is_some() {
             return id;
         }
         if self.begins_layer(id) {
             // Keeping what a layer starts from is cheaper than running the layers before it again.
-            self.available.insert(id);
+            self.found[id.index()] = Found::Kept;
             return id;
         }
-        self.rebuild(id, &node.clone());
-        self.rebuilt[&id]
+        self.rebuild(id, index, node);
+        let Found::Rebuilt(rebuilt) = self.found[id.index()] else { unreachable!("it was rebuilt") };
+        rebuilt
+    }
+
+    fn producer(&self, id: ValueId) -> Option<(usize, &'g Node)> {
+        let index = self.producers[id.index()]?.0 as usize;
+        Some((index, &self.rewritten.graph.nodes[index]))
     }
 
     /// Is this the value that carries the earlier layers' work into its own?
     fn begins_layer(&self, id: ValueId) -> bool {
-        let Some(producer) = self.producers[id.index()] else { return false };
-        let node = &self.source.nodes[producer.0 as usize];
-        let mut inputs = node.inputs.iter().map(|&v| self.source.value(v));
-        self.source.value(id).class == Class::NONE && inputs.any(|v| v.slot.is_none() && v.layer != node.layer)
+        let Some((_, node)) = self.producer(id) else { return false };
+        let mut inputs = node.inputs.iter().map(|&v| self.rewritten.value(v));
+        self.rewritten.value(id).class == Class::NONE && inputs.any(|v| v.slot.is_none() && v.layer != node.layer)
     }
 
-    fn rebuild(&mut self, id: ValueId, node: &Node) {
+    fn rebuild(&mut self, id: ValueId, index: usize, node: &'g Node) {
         let position = node.outputs.iter().position(|&o| o == id).expect("the producer makes it");
         let shortcut = node.op.rebuild(node, position).filter(|(_, inputs)| self.at_hand(inputs));
         // A shortcut makes the same outputs less the ones it starts from.
-        let (op, inputs, outputs) = match shortcut {
+        let (shortcut, inputs, outputs) = match shortcut {
             Some((op, inputs)) => {
                 let outputs: Vec<ValueId> = node.outputs.iter().copied().filter(|o| !inputs.contains(o)).collect();
-                (op, inputs, outputs)
+                (Some(Box::new(op)), inputs, outputs)
             }
-            None => (node.op.clone(), node.inputs.clone(), node.outputs.clone()),
+            None => (None, node.inputs.clone(), node.outputs.clone()),
         };
-        let inputs: Vec<ValueId> = inputs.into_iter().map(|v| self.obtain(v)).collect();
-        let clones: Vec<ValueId> = outputs.iter().map(|&o| self.clone_value(o)).collect();
-        self.graph.nodes.push(Node { op, inputs, outputs: clones, phase: Phase::Recompute, layer: node.layer });
+        let inputs = inputs.into_iter().map(|v| self.obtain(v)).collect();
+        let outputs = outputs.into_iter().map(|o| self.copy(o)).collect();
+        self.rewritten.runs.push(Run { node: index, again: true, shortcut, inputs, outputs });
     }
 
     fn at_hand(&self, inputs: &[ValueId]) -> bool {
         inputs.iter().all(|v| {
-            self.available.contains(v)
+            self.found[v.index()] != Found::Nowhere
                 || self.begins_layer(*v)
-                || self.rebuilt.contains_key(v)
                 || self.producers[v.index()].is_none()
-                || self.source.value(*v).slot.is_some()
+                || self.rewritten.value(*v).slot.is_some()
         })
     }
 
-    fn clone_value(&mut self, original: ValueId) -> ValueId {
-        let value = self.source.value(original).clone();
-        // As large as the original, which was checked.
-        self.graph.values.push(value);
-        let clone = ValueId(self.graph.values.len() as u32 - 1);
-        if !self.available.contains(&original) {
-            self.rebuilt.insert(original, clone);
+    fn copy(&mut self, original: ValueId) -> ValueId {
+        let copy = ValueId(self.rewritten.value_count() as u32);
+        self.rewritten.copies.push(original);
+        if self.found[original.index()] != Found::Kept {
+            self.found[original.index()] = Found::Rebuilt(copy);
         }
-        clone
+        copy
     }
 }

@@ -18,22 +18,22 @@
 
 mod curve;
 mod keeping;
+mod known;
 mod lowest;
 mod saving;
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-use plimsoll_graph::{BatchShape, Cadence, Chunks, Class, Graph, Program, ScheduleGraph, Streams};
+use plimsoll_graph::{BatchShape, Cadence, Chunks, Class, Program, ScheduleGraph, Streams};
 
-use crate::assemble::{Plan, assemble, lower_bound};
-use crate::lifetimes::lifetimes;
-use crate::recompute::{Drops, droppable, recompute};
+use self::known::{Known, Position};
+use crate::assemble::{Laid, Plan, assemble_laid};
+use crate::recompute::{Drops, droppable};
 use crate::recorded::recorded_bytes;
 use crate::report::Report;
-use crate::time::{Estimate, estimate};
+use crate::time::Estimate;
 use crate::verify::verify;
 use crate::{Backing, DeviceProfile, PlanError};
 
@@ -41,6 +41,7 @@ pub(crate) mod summary;
 
 pub use curve::speed_curve;
 pub use keeping::KeepPin;
+pub(crate) use known::with_drops;
 pub use saving::{SavePin, WRITER_BYTES};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +136,7 @@ const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
 /// Rows that an MLP works on at a time, from largest to smallest, where those of one group of sequences are many more.
 const MLP_ROWS: [usize; 2] = [4096, 1024];
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
-const SAME_SPEED: f64 = 0.01;
+pub const SAME_SPEED: f64 = 0.01;
 /// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
 const CHUNKS_GAIN: f64 = 0.01;
 /// What values that are kept rounded must gain over those kept as they are.
@@ -177,7 +178,7 @@ struct Search<'a, B, E> {
     dial: Vec<Drops>,
     /// What a snapshot of a checkpoint takes; 0 if there is to be none.
     snapshot_bytes: u64,
-    built: RefCell<HashMap<Variant, Rc<B>>>,
+    known: RefCell<HashMap<Variant, Rc<Known<B>>>>,
 }
 
 impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
@@ -199,7 +200,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
             }
         };
         let dial = vec![Drops::default()];
-        let mut search = Self { request, arena_budget, dial, snapshot_bytes: 0, built: RefCell::default() };
+        let mut search = Self { request, arena_budget, dial, snapshot_bytes: 0, known: RefCell::default() };
         search.check_chunks()?;
         search.check_update_in_backward()?;
         search.snapshot_bytes = search.measure_snapshot()?;
@@ -225,11 +226,11 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         // The last resort, and the plan that a refusal names: it may lie a little before the end of the dial.
         let lowest = self.lowest_laid_out()?;
         if self.fits(&lowest)
-            && let Some(chosen) = self.lay_out(lowest)?
+            && let Some(chosen) = self.lay_out(lowest.clone())?
         {
             return Ok(chosen);
         }
-        Err(self.refusal()?.into())
+        Err(self.refusal(&lowest)?.into())
     }
 
     /// Every micro-batch considered must be divisible into as many chunks as the user wants.
@@ -359,13 +360,13 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         (sequences / group).div_ceil((main.tokens / (group * main.max_length)).max(1))
     }
 
-    fn built(&self, variant: Variant) -> Result<Rc<B>, E> {
-        if let Some(built) = self.built.borrow().get(&variant) {
-            return Ok(built.clone());
+    fn known(&self, variant: Variant) -> Result<Rc<Known<B>>, E> {
+        if let Some(known) = self.known.borrow().get(&variant) {
+            return Ok(known.clone());
         }
-        let built = Rc::new((self.request.build)(variant)?);
-        self.built.borrow_mut().insert(variant, built.clone());
-        Ok(built)
+        let known = Rc::new(Known::new((self.request.build)(variant)?, self.request.device));
+        self.known.borrow_mut().insert(variant, known.clone());
+        Ok(known)
     }
 
     /// The smallest micro-batch with the most chunks of the loss, updated as most others are: what the dial is made for.
@@ -378,20 +379,27 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
 
     /// Orders classes by bytes freed per second spent, each given those before it.
     fn make_dial(&self) -> Result<Vec<Drops>, E> {
-        let built = self.built(self.smallest()?)?;
-        let graph = trained_graph((*built).as_ref());
+        let (known, device) = (self.known(self.smallest()?)?, self.request.device);
+        let mut schedules = known.schedules();
+        let trained = schedules.find(|(schedule, _)| schedule.cadence == Cadence::MicroBatch);
+        let (ScheduleGraph { graph, .. }, known) = trained.expect("a program trains micro-batches");
         let classes = droppable(graph);
+        // Bytes kept between forward and backward, as the peak shows them, and seconds of the micro-step.
+        let measure = |drops: &Drops| {
+            let sizes = known.sizing.with(graph, drops, device);
+            (sizes.bytes, sizes.time.seconds)
+        };
         if let Some(pinned) = &self.request.pins.recompute {
             return Ok(vec![pinned_drops(pinned, &classes)?]);
         }
         let mut dial = vec![Drops::default()];
         let mut left: Vec<(Class, usize)> = classes.into_iter().map(|(class, layers)| (class, layers.len())).collect();
-        let mut current = self.measure(graph, &Drops::default());
+        let mut current = measure(&Drops::default());
         while !left.is_empty() {
             let base = dial.last().expect("starts with one").clone();
             let scored = left.iter().enumerate().map(|(index, &(class, layers))| {
                 let drops = with(&base, class, layers);
-                let (bytes, seconds) = self.measure(graph, &drops);
+                let (bytes, seconds) = measure(&drops);
                 let freed = current.0 as f64 - bytes as f64;
                 (index, freed / (seconds - current.1).max(1e-9), (bytes, seconds))
             });
@@ -407,32 +415,25 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         Ok(dial)
     }
 
-    /// Bytes kept between forward and backward, as the peak shows them, and seconds of the micro-step.
-    fn measure(&self, graph: &Graph, drops: &Drops) -> (usize, f64) {
-        let graph = recompute(graph, drops);
-        let found = lifetimes(&graph, &self.request.device.traits);
-        (found.lower_bound(graph.nodes.len()), estimate(&graph, self.request.device).seconds)
+    fn position(&self, level: usize) -> Position<'_> {
+        (level, &self.dial[level])
     }
 
     fn evaluate(&self, variant: Variant, level: usize) -> Result<Candidate, E> {
-        let built = self.built(variant)?;
-        let program = (*built).as_ref();
-        let device = self.request.device;
-        let schedules: Vec<(&ScheduleGraph, Cow<Graph>)> =
-            program.schedules.values().map(|s| (s, with_drops(s, &self.dial[level]))).collect();
-        let graphs = schedules.iter().map(|(_, graph)| &**graph);
-        let arena_bytes = lower_bound(&program.slots, graphs, &device.traits) as u64;
-        let step = schedules.iter().fold(Estimate::default(), |sum, (schedule, graph)| {
-            let times = match schedule.cadence {
-                Cadence::MicroBatch => self.accumulation(variant.batch) as f64,
-                Cadence::Update => 1.0,
-                Cadence::Aside => return sum,
+        let (known, device) = (self.known(variant)?, self.request.device);
+        let (mut ends, mut launches, mut step) = (Vec::new(), 0, Estimate::default());
+        for (schedule, known) in known.schedules() {
+            let sizes = known.sizes(schedule, self.position(level), device);
+            ends.push(known.base + sizes.bytes);
+            launches += if schedule.recorded { sizes.launches } else { 0 };
+            step = match schedule.cadence {
+                Cadence::MicroBatch => sizes.time.then(self.accumulation(variant.batch) as f64, &step),
+                Cadence::Update => sizes.time.then(1.0, &step),
+                Cadence::Aside => step,
             };
-            estimate(graph, device).then(times, &sum)
-        });
-        let recorded = schedules.iter().filter(|(schedule, _)| schedule.recorded);
-        let recorded_bytes = recorded_bytes(recorded.map(|(_, graph)| &**graph), device);
-        Ok(Candidate { variant, level, arena_bytes, recorded_bytes, step })
+        }
+        let arena_bytes = known.ground.arena_bytes(ends.into_iter()) as u64;
+        Ok(Candidate { variant, level, arena_bytes, recorded_bytes: recorded_bytes(launches, device), step })
     }
 
     /// Of what recorded schedules would take, that which they do.
@@ -530,14 +531,29 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         (batch.tokens() as f64) < 64.0 * self.request.device.half_rate_tokens
     }
 
+    /// The graphs of a candidate's program, laid out.
+    fn laid(&self, candidate: &Candidate) -> Result<Vec<Rc<Laid>>, E> {
+        let (known, at) = (self.known(candidate.variant)?, self.position(candidate.level));
+        Ok(known.schedules().map(|(schedule, known)| known.laid(schedule, at, self.request.device)).collect())
+    }
+
+    /// What a candidate's arena takes once it is laid out.
+    fn laid_bytes(&self, candidate: &Candidate) -> Result<u64, E> {
+        let (known, laid) = (self.known(candidate.variant)?, self.laid(candidate)?);
+        let ends = known.schedules().zip(&laid).map(|((_, known), laid)| known.base + laid.bytes);
+        Ok(known.ground.arena_bytes(ends) as u64)
+    }
+
     /// A candidate with its addresses.
     fn assembled(&self, candidate: &Candidate) -> Result<Plan, E> {
-        let built = self.built(candidate.variant)?;
-        let mut program = (*built).as_ref().clone();
-        for schedule in program.schedules.values_mut() {
-            schedule.graph = with_drops(schedule, &self.dial[candidate.level]).into_owned();
-        }
-        Ok(assemble(&program, &self.request.device.traits))
+        let known = self.known(candidate.variant)?;
+        let Program { batch, slots, schedules } = (*known.built).as_ref();
+        let schedules = schedules.iter().map(|(&id, schedule)| {
+            let graph = with_drops(schedule, &self.dial[candidate.level]).into_owned();
+            (id, ScheduleGraph { graph, ..*schedule })
+        });
+        let program = Program { batch: *batch, slots: slots.clone(), schedules: schedules.collect() };
+        Ok(assemble_laid(&program, &self.laid(candidate)?))
     }
 
     /// Positions of the dial at which a class has just been dropped in all its layers.
@@ -552,31 +568,16 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         let last = (candidate.level + LAYOUT_STEPS).min(self.dial.len() - 1);
         for level in candidate.level..=last {
             let candidate = self.evaluate(candidate.variant, level)?;
-            let plan = self.assembled(&candidate)?;
-            if plan.arena_bytes as u64 + self.recorded(&candidate) <= self.arena_budget {
+            if self.laid_bytes(&candidate)? + self.recorded(&candidate) <= self.arena_budget {
+                let plan = self.assembled(&candidate)?;
                 verify(&plan).map_err(PlanError::from)?;
                 let report = self.report(&plan, &candidate)?;
                 let Variant { batch, chunks, update_in_backward, .. } = candidate.variant;
-                let (built, drops) = (self.built(candidate.variant)?, self.dial[level].clone());
+                let (built, drops) = (self.known(candidate.variant)?.built.clone(), self.dial[level].clone());
                 return Ok(Some(Chosen { built, plan, batch, chunks, update_in_backward, drops, report }));
             }
         }
         Ok(None)
-    }
-}
-
-/// The graph that is recomputed: the one with a backward pass.
-fn trained_graph(program: &Program) -> &Graph {
-    let mut schedules = program.schedules.values();
-    let trained = schedules.find(|schedule| schedule.cadence == Cadence::MicroBatch);
-    &trained.expect("a program trains micro-batches").graph
-}
-
-/// A schedule's graph, with values dropped and rebuilt if it is the one with a backward pass.
-pub(crate) fn with_drops<'g>(schedule: &'g ScheduleGraph, drops: &Drops) -> Cow<'g, Graph> {
-    match schedule.cadence {
-        Cadence::MicroBatch if !drops.is_empty() => Cow::Owned(recompute(&schedule.graph, drops)),
-        _ => Cow::Borrowed(&schedule.graph),
     }
 }
 

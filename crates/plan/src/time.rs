@@ -7,42 +7,55 @@ use plimsoll_graph::{Class, Cost, Graph, Io, Op, OpRule, Product, Role, Value, W
 use crate::{Backing, Buffer, DeviceProfile, Step};
 
 /// Predicted time of one run of a graph.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Estimate {
     pub seconds: f64,
     /// Seconds of each limit: `matmul`, `attention`, `memory`, `launch`.
-    pub by_limit: BTreeMap<&'static str, f64>,
+    by_limit: Vec<(&'static str, f64)>,
 }
 
 impl Estimate {
     pub fn bound_by(&self) -> &'static str {
-        self.by_limit.iter().max_by(|a, b| a.1.total_cmp(b.1)).map_or("nothing", |(name, _)| name)
+        self.shares().into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("nothing", |(name, _)| name)
     }
 
     /// Share of the time, by limit.
     pub fn shares(&self) -> BTreeMap<&'static str, f64> {
-        let all: f64 = self.by_limit.values().sum();
-        self.by_limit.iter().map(|(limit, seconds)| (*limit, seconds / all.max(f64::MIN_POSITIVE))).collect()
+        let sorted: BTreeMap<&'static str, f64> = self.by_limit.iter().copied().collect();
+        let all: f64 = sorted.values().sum();
+        sorted.into_iter().map(|(limit, seconds)| (limit, seconds / all.max(f64::MIN_POSITIVE))).collect()
     }
 
     /// This estimate `times` over, then another.
     pub fn then(&self, times: f64, other: &Estimate) -> Estimate {
         let mut sum = other.clone();
         sum.seconds += self.seconds * times;
-        for (limit, seconds) in &self.by_limit {
-            *sum.by_limit.entry(limit).or_default() += seconds * times;
+        for &(limit, seconds) in &self.by_limit {
+            *sum.of_limit(limit) += seconds * times;
         }
         sum
+    }
+
+    /// Then one more part.
+    pub(crate) fn add(&mut self, (limit, seconds): (&'static str, f64)) {
+        self.seconds += seconds;
+        *self.of_limit(limit) += seconds;
+    }
+
+    fn of_limit(&mut self, limit: &'static str) -> &mut f64 {
+        let known = self.by_limit.iter().position(|(name, _)| *name == limit);
+        let index = known.unwrap_or(self.by_limit.len());
+        if known.is_none() {
+            self.by_limit.push((limit, 0.0));
+        }
+        &mut self.by_limit[index].1
     }
 }
 
 pub fn estimate(graph: &Graph, device: &DeviceProfile) -> Estimate {
     let mut total = Estimate::default();
     for node in &graph.nodes {
-        for (limit, seconds) in operator_seconds(&node.op, &graph.io(node), device) {
-            total.seconds += seconds;
-            *total.by_limit.entry(limit).or_default() += seconds;
-        }
+        operator_seconds(&node.op, &graph.io(node), device).into_iter().for_each(|part| total.add(part));
     }
     total
 }
@@ -67,8 +80,9 @@ pub fn step_cost(step: &Step, device: &DeviceProfile) -> (Cost, f64) {
 }
 
 /// The parts of an operator, one behind another, each with what limits it.
-fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> Vec<(&'static str, f64)> {
-    let mut parts: Vec<_> = op.work(io).iter().map(|work| work_seconds(work, op.name(), device)).collect();
+pub(crate) fn operator_seconds(op: &Op, io: &Io, device: &DeviceProfile) -> Vec<(&'static str, f64)> {
+    let name = op.rate_name(io);
+    let mut parts: Vec<_> = op.work(io).iter().map(|work| work_seconds(work, name, device)).collect();
     parts.push(("launch", launch_seconds(op, device)));
     parts
 }
@@ -106,8 +120,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use plimsoll_graph::ops::{Add, Linear, LossGrad, VocabLoss};
-    use plimsoll_graph::{DType, Extent, Shape, WeightFormat};
+    use plimsoll_graph::ops::{AdamW, Add, CODED_UPDATE, HYPER_LEN, Linear, Lion, LossGrad, VocabLoss};
+    use plimsoll_graph::{DType, Extent, Shape, StateStorage, WeightFormat};
 
     use super::*;
     use crate::{AttentionRate, CardRates, ProductGrid, Sustained};
@@ -121,7 +135,8 @@ mod tests {
             inner: vec![1024],
             flops_per_s: vec![rate / 2.0, rate],
         };
-        let operators = [("add", 2e12), ("linear_down", 1e12), ("vocab_loss", 4e12)];
+        let operators =
+            [("add", 2e12), ("linear_down", 1e12), ("vocab_loss", 4e12), ("adamw", 3e12), (CODED_UPDATE, 1.5e12)];
         let rates = CardRates {
             products16: rates(500e12),
             products32: rates(40e12),
@@ -166,7 +181,7 @@ mod tests {
         let io = Io { inputs, outputs: outputs.iter().collect() };
         let parts = operator_seconds(&op, &io, &device());
         let longest = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("at least the launch");
-        (longest.0, parts.iter().map(|(_, seconds)| seconds).sum::<f64>() - LAUNCH_S)
+        (longest.0, parts.iter().filter(|part| part.0 != "launch").map(|part| part.1).sum())
     }
 
     #[track_caller]
@@ -215,6 +230,36 @@ mod tests {
         let low_rank = 2.0 * 4096.0 * 16.0 * 2.0;
         let down = seconds(Linear::forward(), &[tokens(), value(&[16, 4096], DType::BF16)]);
         check(down, "memory", (wide + low_rank) / 1e12);
+    }
+
+    /// States in eight bits are fewer bytes, which take longer each, under any rule.
+    #[test]
+    fn updates_with_coded_states_have_a_rate_of_their_own() {
+        let len = 1 << 20;
+        let tensor = |dtype| value(&[len], dtype);
+        let state = |storage: StateStorage, signed: bool| {
+            let state =
+                if signed { storage.signed("", Shape::new(&[len])) } else { storage.unsigned("", Shape::new(&[len])) };
+            Value { storage: state.storage, ..tensor(DType::F32) }
+        };
+        let numbers = || [value(&[HYPER_LEN], DType::F32), value(&[2], DType::F32)];
+        let of_numbers = (HYPER_LEN + 2) as f64 * 4.0;
+        let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, master: false };
+        let lion = Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.0, master: false };
+        let pair = || vec![tensor(DType::BF16), tensor(DType::BF16)];
+        let (codes, elements) = (len as f64 * (1.0 + 4.0 / 256.0), len as f64);
+        for (storage, bytes, rate) in
+            [(StateStorage::Bfloat16, 2.0 * elements, 3e12), (StateStorage::Int8, codes, 1.5e12)]
+        {
+            let inputs = [pair(), vec![state(storage, true), state(storage, false)], numbers().to_vec()].concat();
+            check(
+                seconds(adamw.clone(), &inputs),
+                "memory",
+                (2.0 * (4.0 * elements + 2.0 * bytes) + of_numbers) / rate,
+            );
+        }
+        let inputs = [pair(), vec![state(StateStorage::Int8, true)], numbers().to_vec()].concat();
+        check(seconds(lion, &inputs), "memory", (2.0 * (4.0 * elements + codes) + of_numbers) / 1.5e12);
     }
 
     /// Twice the products, one after another, and the passes over the logits on top of them.

@@ -133,3 +133,16 @@ fn formats_trade_memory_for_time() {
     assert!(speed(&int8) > 0.9 * speed(&whole), "which costs little beside products of so many rows");
     assert!(speed(&fp8) > 1.15 * speed(&whole), "{} beside {}", speed(&fp8), speed(&whole));
 }
+
+/// Sixteen thousand tokens of one sequence: what an MLP makes of them exists a chunk at a time, and only where the memory
+/// for all of it is not there.
+#[test]
+fn mlps_of_long_sequences_work_in_chunks() {
+    let run = Run { model: "llama-3.1-8b", r: 32, sequences: 1, length: 16_384 };
+    let device = known_device("H200").expect("in the table");
+    let at = |gpu_bytes, goal| plan_of(run, Some(WeightFormat::Nf4), &device, gpu_bytes, goal).expect("fits").report;
+    let (tight, free) = (at(12 * GIB + GIB / 2, Goal::Fastest), at(40 * GIB, Goal::Fastest));
+    assert!(tight.gpu.planned_bytes <= 12 * GIB + GIB / 2 && tight.mlp_chunks > 1, "{tight:?}");
+    assert_eq!((tight.micro_batch_tokens, tight.accumulation, free.mlp_chunks), (16_384, 1, 1));
+    assert!(tight.predicted.tokens_per_s < free.predicted.tokens_per_s);
+}

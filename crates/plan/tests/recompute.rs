@@ -65,7 +65,7 @@ fn rebuilt_layers(graph: &Graph) -> BTreeSet<Option<u32>> {
 
 /// The least memory in which the loss can run, with all that is kept for the backward pass.
 fn bytes_at_loss(graph: &Graph) -> usize {
-    lifetimes(graph, &TRAITS).profile(graph.nodes.len())[loss_node(graph)]
+    lifetimes(graph, &TRAITS).profile()[loss_node(graph)]
 }
 
 /// Values made up to the loss and read after it.

@@ -7,18 +7,17 @@ use std::time::{Duration, Instant};
 
 use std::sync::Arc;
 
-use plimsoll_graph::{DType, Program, Streams};
+use plimsoll_graph::{DType, Program, ScheduleId, Streams};
 use plimsoll_models::{Architecture, Head, Recipe, preset};
+use plimsoll_plan::recompute::recompute as rebuilt;
 use plimsoll_plan::{
-    Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, SaveMode, SavePin, WRITER_BYTES,
-    known_device, plan,
+    Budgets, Chosen, DeviceProfile, Fixed, Goal, Modes, Pins, PlanError, Request, SAME_SPEED, SaveMode, SavePin,
+    WRITER_BYTES, assemble, estimate, known_device, plan,
 };
 
 const GIB: u64 = 1 << 30;
 /// More than any plan here needs.
 const PLENTY: u64 = 1 << 40;
-/// Plans whose speeds differ by less count as equally fast, and the smaller one is taken.
-const SAME_SPEED: f64 = 0.01;
 
 /// A question to the planner, with defaults that each test changes where it matters.
 struct Ask {
@@ -102,6 +101,31 @@ fn speed(chosen: &Chosen<Program>) -> f64 {
 
 fn recompute(classes: &[(&str, usize)]) -> Option<BTreeMap<String, usize>> {
     Some(classes.iter().map(|(name, layers)| ((*name).to_owned(), *layers)).collect())
+}
+
+/// The search sizes graphs that it does not make; the plan and its time are those of the graphs once made.
+#[test]
+fn plans_are_those_of_the_graphs_they_were_chosen_for() {
+    let (mut adapted, mut whole) = (Ask::small("RTX 3060"), Ask::small("RTX 3060"));
+    adapted.recipe = decoders::lora();
+    whole.recipe.clip = None;
+    let mut dropped = 0;
+    for ask in [Ask::small("RTX 3060"), adapted, whole] {
+        let smallest = ask.smallest();
+        let largest = planned_bytes(&ask.plan(PLENTY, Goal::Fastest).expect("fits"));
+        for bytes in [smallest, smallest.midpoint(largest), largest] {
+            let chosen = ask.plan(bytes, Goal::Fastest).expect("fits");
+            let micro_step = rebuilt(chosen.built.graph(ScheduleId::MICRO_STEP), &chosen.drops);
+            let seconds = |graph| estimate(graph, &ask.device).seconds;
+            let update = chosen.built.schedules.get(&ScheduleId::UPDATE).map_or(0.0, |update| seconds(&update.graph));
+            let step_ms = (seconds(&micro_step) * chosen.report.accumulation as f64 + update) * 1e3;
+            assert!((chosen.report.predicted.step_ms / step_ms - 1.0).abs() < 1e-9, "{step_ms} ms");
+            let plan = assemble(&decoders::with_micro_step(&chosen.built, micro_step), &ask.device.traits);
+            assert_eq!(format!("{plan:?}"), format!("{:?}", chosen.plan));
+            dropped += usize::from(!chosen.drops.is_empty());
+        }
+    }
+    assert!(dropped >= 3, "some rebuild");
 }
 
 /// Training comes first: a snapshot takes what its plan leaves of the host's memory, unless it is asked for.

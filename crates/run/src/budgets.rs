@@ -1,8 +1,8 @@
 //! The memory budgets of a run on a device.
 
 use plimsoll_cuda::describe_holders;
-use plimsoll_plan::{Backing, Budgets, DeviceProfile};
-use plimsoll_train::host_available_bytes;
+use plimsoll_plan::{Backing, Budgets, DeviceProfile, PlanError};
+use plimsoll_train::{TrainError, host_available_bytes, peak_resident_bytes};
 
 use crate::config::{Budget, Resolved};
 use crate::device::{Card, Device};
@@ -27,6 +27,27 @@ pub struct Limit {
     pub text: String,
     /// Whether other processes hold the rest.
     pub held: bool,
+}
+
+/// Refuses what this process took more for than the budget, if only for a moment, to measure the machine or to plan: no plan
+/// undoes it.
+pub fn held<T>(started: Result<T, TrainError>, budgets: Budgets) -> Result<T, TrainError> {
+    let peak_bytes = peak_resident_bytes();
+    match started {
+        Err(TrainError::Plan(PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, largest, alternatives })) => {
+            let needed_bytes = if memory == "host" { needed_bytes.max(peak_bytes) } else { needed_bytes };
+            Err(PlanError::DoesNotFit { memory, budget_bytes, needed_bytes, largest, alternatives }.into())
+        }
+        Ok(_) if peak_bytes > budgets.host_bytes => Err(PlanError::DoesNotFit {
+            memory: "host",
+            budget_bytes: budgets.host_bytes,
+            needed_bytes: peak_bytes,
+            largest: vec![("process", peak_bytes)],
+            alternatives: Vec::new(),
+        }
+        .into()),
+        started => started,
+    }
 }
 
 /// The budgets of a run. They are ceilings: on a GPU of this machine, no more is planned for than is available now.

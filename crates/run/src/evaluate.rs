@@ -13,7 +13,7 @@ use plimsoll_train::{
 
 use crate::artifact::Artifact;
 use crate::base;
-use crate::budgets::capacity;
+use crate::budgets::{capacity, held};
 use crate::config::Resolved;
 use crate::data::{self, Context};
 use crate::device::{self, Present};
@@ -82,7 +82,7 @@ pub fn evaluate(
     let fits = |spec: &Spec| plan(spec).map(|_| ());
     let base = base::of_inference(&mut spec, resolved, adapter.as_ref(), &device.profile, &fits)?;
     let prepared = prepare_inference(&spec, inference, backend, &device.profile, capacity.budgets, &memory, paranoid);
-    let Prepared { mut session, report, .. } = prepared.map_err(|error| {
+    let Prepared { mut session, report, .. } = held(prepared, capacity.budgets).map_err(|error| {
         let too_large = matches!(error, TrainError::Plan(PlanError::DoesNotFit { .. }));
         let mut failure = not_started(error, resolved, &device.profile, &capacity);
         if too_large {

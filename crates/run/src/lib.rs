@@ -48,7 +48,10 @@ pub use observer::{Event, Observer};
 pub use other_trainers::{Offload, TrainerFigures, trainer_figures};
 pub use plimsoll_cuda::{CardInventory, CardReading, Holder, Monitor, missing_libraries};
 pub use plimsoll_models::preset_names;
-pub use prepare::{Measured, Options, PlannedRun, PreparedBench, PreparedRun, plan, prepare, prepare_bench};
+pub use prepare::{
+    Measured, Options, PlannedRun, PreparedBench, PreparedGeneration, PreparedRun, plan, prepare, prepare_bench,
+    prepare_generation,
+};
 pub use prompts::{Prompt, read_prompts};
 pub use pytorch::{ComparedBytes, ComparedRow, Comparison, ComparisonError, Spread, compare_with_pytorch};
 pub use quickstart::quickstart;

@@ -1,25 +1,27 @@
 //! From a resolved run to something that can be trained, benched or shown.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 use plimsoll_data::{Amount, Capacity, Dataset};
-use plimsoll_models::Built;
+use plimsoll_models::{Built, Recipe};
 use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, Picture, Report};
 use plimsoll_train::{
-    BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, Guard, Holds, LearningRate, ModelOrigin,
-    OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder, Saving, Session, Spec, Task,
-    TextComparison, TrainError, Watching, bench, fit, next_gib, peak_resident_bytes, plan_run, prepare_watched,
-    profile, reference_bytes,
+    BadUpdate, BenchReport, BestBy, DataMemory, Effect, Event, Fit, GenerationReport, Guard, Holds, Inference,
+    Language, LearningRate, ModelOrigin, OperatorTime, Outcome, Preparation, Prepared, Process, Resume, RunFolder,
+    Saving, Seq2Seq, Session, Spec, Task, TextComparison, TrainError, Watching, bench, bench_generation, fit, next_gib,
+    peak_resident_bytes, plan_inference, plan_run, prepare_inference, prepare_watched, profile, profile_generation,
+    reference_bytes,
 };
 
 use crate::base;
-use crate::budgets::capacity;
+use crate::budgets::{capacity, held};
 use crate::config::{BaseFormat, GuardAction, Length, Resolved, RunConfig};
 use crate::data::{self, Context, RunData, RunFootprint};
 use crate::device::{self, Device, Present};
-use crate::diagnostics::{explained, unprepared};
+use crate::diagnostics::{explained, not_started, unprepared};
 use crate::failure::Failure;
 use crate::folder::{Claimed, Continue, RUNS, claim};
 use crate::note::Note;
@@ -27,6 +29,7 @@ use crate::observer::{self, Observer};
 use crate::samples::{self, Sample};
 use crate::schedule::{learning_rate, total_updates};
 use crate::spec::{check_weights, spec};
+use crate::text;
 use crate::units::seconds;
 use crate::warning;
 
@@ -89,6 +92,15 @@ pub struct PreparedBench {
     lr: f64,
 }
 
+/// A model ready to be timed on one text.
+pub struct PreparedGeneration {
+    pub notes: Vec<Note>,
+    prepared: Prepared,
+    profile: DeviceProfile,
+    prompt_tokens: usize,
+    new_tokens: usize,
+}
+
 /// The memory in use at its peak, as far as it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
@@ -106,9 +118,9 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     notes.extend(beside.note.clone());
     let fits = |spec: &Spec| beside.plan(spec, &profile, capacity.budgets).map(|_| ());
     notes.extend(base::settle(&mut spec, resolved, &profile, &fits)?);
-    let (chosen, fixed) = beside
-        .plan(&spec, &profile, capacity.budgets)
-        .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    let planned = beside.plan(&spec, &profile, capacity.budgets);
+    let planned = if beside.process == Process::Measured { held(planned, capacity.budgets) } else { planned };
+    let (chosen, fixed) = planned.map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
     notes.extend(of_plan(&chosen.report));
@@ -221,9 +233,11 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
             observer.observe(observer::Event::Weights { done_bytes, total_bytes });
         }
     };
-    let Prepared { mut session, report, picture } =
-        prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch)
-            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    let Prepared { mut session, report, picture } = held(
+        prepare_watched(&spec, backend, &profile, capacity.budgets, &memory, options.paranoid, &mut watch),
+        capacity.budgets,
+    )
+    .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(planned);
     session.set_byte_lengths(byte_lengths);
     let (tokenizer, rows) = (data.tokenizer.clone(), resolved.run.eval.bleu_rows);
@@ -268,11 +282,45 @@ pub fn prepare_bench(resolved: &Resolved, options: Options<'_>) -> Result<Prepar
         |spec: &Spec| plan_run(spec, &profile, capacity.budgets, &DataMemory::none(), Process::Measured).map(|_| ());
     notes.extend(base::settle(&mut spec, resolved, &profile, &fits)?);
     let prepared =
-        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid)
-            .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+        plimsoll_train::prepare(&spec, backend, &profile, capacity.budgets, &DataMemory::none(), options.paranoid);
+    let prepared =
+        held(prepared, capacity.budgets).map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
     Ok(PreparedBench { notes, prepared, profile, sequences: spec.sequences, lr: resolved.run.optimizer.lr })
+}
+
+/// Plans, allocates and initialises the run's model, without adapters, for one text of `data.max_length` tokens.
+pub fn prepare_generation(
+    resolved: &Resolved,
+    options: Options<'_>,
+    new_tokens: usize,
+) -> Result<PreparedGeneration, Failure> {
+    let length = resolved.run.data.max_length as usize;
+    if new_tokens == 0 || new_tokens >= length {
+        let message =
+            format!("--generate is {new_tokens}, but a text has data.max_length = {length} tokens with its prompt");
+        return Err(Failure::usage(message).hint("ask for fewer tokens, or raise data.max_length"));
+    }
+    let Present { backend, device } = device::present(resolved, options.remeasure)?;
+    let mut spec = spec(resolved, &device.profile)?;
+    spec.task = match spec.model.config.decoder_start.filter(|_| spec.model.config.streams() > 1) {
+        Some(start) => Arc::new(Seq2Seq::new(start)),
+        None => Arc::new(Language::sft()),
+    };
+    spec.recipe = Recipe::forward_only(None, spec.recipe.compute);
+    let capacity = capacity(resolved, &device);
+    let Device { profile, mut notes, .. } = device;
+    let inference = Inference::Generate { sequences: 1 };
+    let fits =
+        |spec: &Spec| plan_inference(spec, inference, &profile, capacity.budgets, text::beside(&profile)).map(|_| ());
+    notes.extend(base::of_inference(&mut spec, resolved, None, &profile, &fits)?);
+    let none = DataMemory::none();
+    let prepared = prepare_inference(&spec, inference, backend, &profile, capacity.budgets, &none, options.paranoid);
+    let prepared =
+        held(prepared, capacity.budgets).map_err(|error| not_started(error, resolved, &profile, &capacity))?;
+    notes.extend(capacity.notes);
+    Ok(PreparedGeneration { notes, prepared, profile, prompt_tokens: length - new_tokens, new_tokens })
 }
 
 /// What the model's answers before training take in memory, one for each sequence.
@@ -429,6 +477,22 @@ impl PreparedRun {
     pub fn predicted_ms(&self, outcome: &Outcome) -> f64 {
         let planned_tokens = (self.report.accumulation * self.report.micro_batch_tokens).max(1);
         self.report.predicted.step_ms * outcome.computed_tokens / planned_tokens as f64
+    }
+}
+
+impl PreparedGeneration {
+    pub fn report(&self) -> &Report {
+        &self.prepared.report
+    }
+
+    /// `heard` is told of every new token.
+    pub fn run(&mut self, heard: &mut dyn FnMut()) -> Result<GenerationReport, Failure> {
+        Ok(bench_generation(&mut self.prepared, self.prompt_tokens, self.new_tokens, heard)?)
+    }
+
+    /// Times every operator of a further token alone.
+    pub fn profile(&mut self) -> Result<Vec<OperatorTime>, Failure> {
+        Ok(profile_generation(&mut self.prepared, &self.profile)?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use plimsoll_graph::StateStorage;
 use plimsoll_models::{Built, Lora, Targets, parameter_groups};
-use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, PlanError};
+use plimsoll_plan::{Backing, Budgets, Chosen, DeviceProfile, Fixed, Goal, PlanError};
 use plimsoll_train::{Inference, Spec, TrainError, plan_inference, plan_only};
 
 use crate::base;
@@ -19,9 +19,18 @@ const MAX_LENGTH_MIN: usize = 128;
 
 /// Each as a sentence for a hint.
 pub fn remedies(spec: &Spec, resolved: &Resolved, device: &DeviceProfile) -> Vec<String> {
-    let Some(needed) = smallest_bytes(spec, device) else { return Vec::new() };
-    let planned = |(change, changed): (String, Spec)| Some((smallest_bytes(&changed, device)?, change));
-    let mut found: Vec<(u64, String)> = changes(spec, resolved, device).into_iter().filter_map(planned).collect();
+    let changes = changes(spec, resolved, device);
+    // Each change in a thread of its own, beside the run as it is.
+    let (needed, least) = std::thread::scope(|scope| {
+        let planned = changes.iter().map(|(_, changed)| scope.spawn(move || smallest_bytes(changed, device)));
+        let planned: Vec<_> = planned.collect();
+        let needed = smallest_bytes(spec, device);
+        let least = planned.into_iter().map(|planned| planned.join().expect("planning does not panic"));
+        (needed, least.collect::<Vec<Option<u64>>>())
+    });
+    let Some(needed) = needed else { return Vec::new() };
+    let planned = changes.into_iter().zip(least);
+    let mut found: Vec<(u64, String)> = planned.filter_map(|((change, _), least)| Some((least?, change))).collect();
     found.retain(|(bytes, _)| (*bytes as f64) < needed as f64 * (1.0 - SAVED_MIN));
     found.sort();
     found.truncate(REMEDIES_MAX);
@@ -89,8 +98,8 @@ pub fn inference_remedies(spec: &Spec, inference: Inference, device: &DeviceProf
 
 /// What the smallest plan takes of the memory the device computes in.
 fn smallest_bytes(spec: &Spec, device: &DeviceProfile) -> Option<u64> {
-    let budgets = none(device);
-    needed(plan_only(spec, device, budgets, besides(device)))
+    let spec = Spec { goal: Goal::Lowest, ..spec.clone() };
+    needed(plan_only(&spec, device, none(device), besides(device)))
 }
 
 /// No budget at all, so that a refusal names the smallest one that would do.

@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 
 use crate::artifact::Artifact;
 use crate::base;
-use crate::budgets::{Capacity, capacity};
+use crate::budgets::{Capacity, capacity, held};
 use crate::config::Resolved;
 use crate::device::{self, Device, Present};
 use crate::diagnostics::not_started;
@@ -166,7 +166,7 @@ impl TextModel {
         let base = base::of_inference(&mut spec, resolved, self.artifact.adapter.as_ref(), &device.profile, &fits)?;
         let prepared = prepare_inference(&spec, inference, backend, &device.profile, budgets, &data, paranoid);
         let Prepared { mut session, report, .. } =
-            prepared.map_err(|error| refused(error, &spec, resolved, &device, &capacity))?;
+            held(prepared, budgets).map_err(|error| refused(error, &spec, resolved, &device, &capacity))?;
         if let Some(adapter) = &self.artifact.adapter {
             session.load_adapters(&adapter.path)?;
         }

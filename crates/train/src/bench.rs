@@ -1,15 +1,17 @@
 //! A few updates on synthetic tokens: measured against planned.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use plimsoll_data::{Example, ExampleRef, NO_MARK};
-use plimsoll_graph::{OpRule, ScheduleId};
+use plimsoll_graph::{OpRule, ScheduleId, Streams};
 use plimsoll_plan::{DeviceProfile, step_cost};
+use plimsoll_runtime::{Active, ActiveStream};
 use serde::Serialize;
 
 use crate::memory::peak_resident_bytes;
-use crate::{PackedUpdate, Prepared, Session, TrainError};
+use crate::{Ending, PackedUpdate, Prepared, Sampling, Session, TrainError};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
@@ -39,6 +41,9 @@ pub struct BenchReport {
 
 /// Updates before the clock counts.
 const WARMUP: u64 = 2;
+
+/// Tokens before the clock counts: a card records the schedule the second time it runs.
+const UNTIMED_TOKENS: usize = 4;
 
 /// Runs `steps` timed updates after a warm-up. `tick` is told after every update, warm-up included.
 pub fn bench(
@@ -86,7 +91,63 @@ pub fn bench(
     })
 }
 
-/// Where the time of one micro-step and one update goes, by operator.
+/// What one text took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GenerationReport {
+    pub device: String,
+    pub prompt_tokens: usize,
+    pub new_tokens: usize,
+    /// From the prompt to the first new token.
+    pub first_token_ms: f64,
+    /// Of the tokens behind the first.
+    pub tokens_per_s: f64,
+    /// Of one of them.
+    pub token_ms: f64,
+    pub predicted_token_ms: f64,
+    /// The model, as it is stored. Each token takes all of it but the embeddings of others.
+    pub weights_bytes: u64,
+    pub gpu: Memory,
+    pub gpu_counted: Option<&'static str>,
+    pub host: Memory,
+}
+
+/// Continues a synthetic prompt by `new_tokens` greedy ones, after a few that are not timed.
+pub fn bench_generation(
+    prepared: &mut Prepared,
+    prompt_tokens: usize,
+    new_tokens: usize,
+    heard: &mut dyn FnMut(),
+) -> Result<GenerationReport, TrainError> {
+    let Prepared { session, report, .. } = prepared;
+    let prompt = [synthetic(0, prompt_tokens, session.model.config.vocab_size).tokens];
+    let mut generate = |max_new: usize, heard: &mut dyn FnMut()| {
+        // No token ends it.
+        let ending = Ending { stop: Vec::new(), max_new };
+        session.generate(&prompt, &Sampling::GREEDY, &ending, &mut |_, _| {
+            heard();
+            ControlFlow::Continue(())
+        })
+    };
+    generate(new_tokens.min(UNTIMED_TOKENS), &mut || {})?;
+    let text = generate(new_tokens, heard)?.pop().unwrap_or_default();
+    let tokens_per_s = text.tokens_per_s().unwrap_or_default();
+    let gpu_used = session.executor().backend().used();
+    Ok(GenerationReport {
+        device: report.device.clone(),
+        prompt_tokens,
+        new_tokens: text.tokens.len(),
+        first_token_ms: text.first_s * 1e3,
+        tokens_per_s,
+        token_ms: 1e3 / tokens_per_s,
+        predicted_token_ms: report.predicted.step_ms,
+        weights_bytes: report.gpu.categories.weights + report.host.categories.arena.map_or(0, |arena| arena.weights),
+        gpu: Memory { planned_bytes: report.gpu.planned_bytes, used_bytes: gpu_used.map_or(0, |used| used.bytes) },
+        gpu_counted: gpu_used.map(|used| used.counted.name()),
+        host: Memory { planned_bytes: report.host.planned_bytes, used_bytes: peak_resident_bytes() },
+    })
+}
+
+/// Where the time of one micro-step and one update, or of one token, goes, by operator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OperatorTime {
     pub operator: &'static str,
@@ -108,11 +169,29 @@ pub fn profile(
     let session = &mut prepared.session;
     let packed = synthetic_update(session, sequences)?;
     let active = session.load(&packed.batches[0])?;
+    operator_times(session, &[ScheduleId::MICRO_STEP, ScheduleId::UPDATE], active, device)
+}
+
+/// Times every operator of one more token of the text that was generated last, each alone; most time first.
+pub fn profile_generation(prepared: &mut Prepared, device: &DeviceProfile) -> Result<Vec<OperatorTime>, TrainError> {
+    let session = &mut prepared.session;
+    let token = ActiveStream { tokens: 1, sequences: 1 };
+    let nothing = ActiveStream { tokens: 0, sequences: 0 };
+    let streams: Vec<ActiveStream> =
+        (0..session.shapes().len()).map(|s| if s == 0 { token } else { nothing }).collect();
+    operator_times(session, &[ScheduleId::DECODE], Active { streams: Streams::new(&streams) }, device)
+}
+
+fn operator_times(
+    session: &mut Session,
+    ids: &[ScheduleId],
+    active: Active,
+    device: &DeviceProfile,
+) -> Result<Vec<OperatorTime>, TrainError> {
     let mut by_name: BTreeMap<&'static str, OperatorTime> = BTreeMap::new();
     let schedules = session.executor().plan().schedules.keys();
-    let trained = [ScheduleId::MICRO_STEP, ScheduleId::UPDATE];
-    let trained: Vec<ScheduleId> = schedules.copied().filter(|id| trained.contains(id)).collect();
-    for id in trained {
+    let timed: Vec<ScheduleId> = schedules.copied().filter(|id| ids.contains(id)).collect();
+    for id in timed {
         // Once to warm up.
         session.executor().run_timed(id, active)?;
         let seconds = session.executor().run_timed(id, active)?;

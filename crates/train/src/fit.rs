@@ -14,7 +14,7 @@ use crate::guard::{BadUpdate, Guard};
 use crate::memory::{Finding, MemoryWatch, Watching, resident_bytes};
 use crate::pace::{Gauge, Phases, Totals};
 use crate::references::References;
-use crate::saver::{Saver, Saving};
+use crate::saver::{Saver, Saving, SavingTimes};
 use crate::{Evaluation, LearningRate, Metrics, RunFolder, RunPhase, Session, TrainError, UpdateResult};
 
 /// What to train on, for how long, and what to keep.
@@ -75,6 +75,8 @@ pub struct Outcome {
     pub fill_rate: f64,
     /// Tokens that an update computed on average: those it had, or all token slots where micro-batches are filled up.
     pub computed_tokens: f64,
+    /// Of the checkpoints; the last weights are none.
+    pub saving: SavingTimes,
     /// Where the last weights are.
     pub saved: PathBuf,
     /// The best evaluation, and the folder with the weights it was made with, where the best are kept.
@@ -406,6 +408,7 @@ impl<'a> Run<'a> {
             data_wait_share: 0.0,
             fill_rate: 1.0,
             computed_tokens: 0.0,
+            saving: saver.times(),
             saved,
             best,
         };

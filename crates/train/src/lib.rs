@@ -32,7 +32,9 @@ mod warm_up;
 mod weights;
 
 pub use adapter_folder::AdapterFolder;
-pub use bench::{BenchReport, OperatorTime, bench, profile};
+pub use bench::{
+    BenchReport, GenerationReport, Memory, OperatorTime, bench, bench_generation, profile, profile_generation,
+};
 pub use checkpoint::{BaseChange, Best, Change, Damaged, Effect, Resume};
 pub use error::TrainError;
 pub use event::{Bad, EvalEvent, Event, Resumed, Skip, StepEvent, Warning};
@@ -57,7 +59,7 @@ pub use prepare::{
 pub use rates::{Decay, LearningRate};
 pub use references::reference_bytes;
 pub use run_folder::{Holds, RunFolder, RunPhase, RunStatus, is_under_way, list_runs, request_stop, run_status};
-pub use saver::{BestBy, Saving};
+pub use saver::{BestBy, Saving, SavingTimes};
 pub use session::{Evaluation, PackedUpdate, Session, UpdateResult};
 pub use task::{
     Amounts, Classification, Language, LossPart, Preference, Ranking, RankingLoss, RankingSettings, Reward, Seq2Seq,

@@ -113,6 +113,9 @@ pub struct Prepared {
 /// What the process may still take besides arena and data once it runs: log lines, batches, a file's pieces.
 const HEADROOM_BYTES: u64 = 3 << 20;
 
+/// How much of that may have been taken between planning and starting.
+const STEADY_BYTES: u64 = 1 << 20;
+
 /// What a driver's threads may add to that: in one of 100 runs on an H200, 2 MiB beyond the above.
 const DRIVER_HEADROOM_BYTES: u64 = 4 << 20;
 
@@ -270,25 +273,25 @@ impl Surroundings<'_> {
     /// A plan that fits beside what the process takes, and what that is before anything has run.
     fn plan(&self, gpu_excess_bytes: u64) -> Result<(Chosen<Built>, Fixed), TrainError> {
         let later = self.later_bytes();
-        let planned = |batch| {
-            let fixed = self.measured(batch, gpu_excess_bytes, later);
-            (self.plan)(fixed)
-        };
+        let measured = |batch| self.measured(batch, gpu_excess_bytes, later);
         // What a micro-batch holds is not known before the plan; the least it can be stands in until then.
-        let mut chosen = match planned(self.smallest) {
+        let before = measured(self.smallest);
+        let mut chosen = match (self.plan)(before) {
             // A refusal names a budget, so it is made again with what the process takes once it has planned.
-            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) => planned(self.smallest)?,
+            Err(TrainError::Plan(PlanError::DoesNotFit { .. })) if measured(self.smallest) != before => {
+                (self.plan)(measured(self.smallest))?
+            }
             chosen => chosen?,
         };
         // Planning itself left something behind; plan again as long as that no longer fits.
         for _ in 0..REPLANS_MAX {
-            let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+            let after = measured(chosen.batch);
             if self.fits(&chosen.report, &after) {
                 return Ok((chosen, after));
             }
-            chosen = planned(chosen.batch)?;
+            chosen = (self.plan)(measured(chosen.batch))?;
         }
-        let after = self.measured(chosen.batch, gpu_excess_bytes, later);
+        let after = measured(chosen.batch);
         Ok((chosen, after))
     }
 
@@ -324,6 +327,10 @@ impl Surroundings<'_> {
             let context = (used + PAGES_BYTES).min(self.budgets.gpu_bytes).saturating_sub(planned);
             fixed.gpu_context_bytes = context;
         }
+        // What the process takes differs by some pages from one look to the next; the headroom is there for them.
+        let over = (fixed.host_process_bytes + others).saturating_sub(self.budgets.host_bytes);
+        let spared = fixed.host_process_bytes - over.min(STEADY_BYTES).min(fixed.host_process_bytes);
+        fixed.host_process_bytes = spared.max(peak_resident_bytes().saturating_sub(others));
         report.restate(&fixed);
     }
 }

@@ -73,6 +73,16 @@ impl Default for Saving {
     }
 }
 
+/// What the checkpoints of a run took so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SavingTimes {
+    pub checkpoints: u64,
+    /// How long training waited for them.
+    pub waited: Duration,
+    /// How long they were written, while training waited or beside it.
+    pub wrote: Duration,
+}
+
 /// How soon a save that failed is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -88,6 +98,7 @@ pub(crate) struct Saver {
     /// Where the plan has room for one, and it is not in use.
     snapshot: Option<Snapshot>,
     flight: Option<Flight>,
+    times: SavingTimes,
 }
 
 /// A checkpoint that is being written while training goes on.
@@ -102,6 +113,7 @@ struct Written {
     folder: PathBuf,
     /// Old ones that could not be removed.
     pruned: Result<(), TrainError>,
+    took: Duration,
 }
 
 impl Saver {
@@ -129,7 +141,8 @@ impl Saver {
         let checkpoints = Checkpoints::new(watch.folder.path(), saving.keep);
         let step = task.resume.map(|resume| resume.step());
         let (at, failed_at, flight) = (Instant::now(), None, None);
-        let saver = Self { saving, checkpoints, identity, step, at, failed_at, snapshot, flight };
+        let times = SavingTimes::default();
+        let saver = Self { saving, checkpoints, identity, step, at, failed_at, snapshot, flight, times };
         if let Some(resume) = task.resume {
             let progress = &resume.record.progress;
             saver.checkpoints.go_on(progress.step, progress.best, saver.kept_best(progress));
@@ -186,12 +199,16 @@ impl Saver {
         mut snapshot: Snapshot,
         watch: &mut Watch,
     ) -> Result<(), TrainError> {
+        let began = Instant::now();
         let mut contents = self.contents(session, task, progress, watch);
         snapshot.take(session, &mut contents)?;
+        self.times.waited += began.elapsed();
         let (checkpoints, kept) = (self.checkpoints.clone(), self.kept_best(progress));
         let write = inherit(move || {
+            let began = Instant::now();
             let written = checkpoints.save(&contents, &|region, bytes| snapshot.read(region, bytes));
-            let written = written.map(|folder| Written { folder, pruned: checkpoints.prune(kept) });
+            let written = written.map(|folder| (folder, checkpoints.prune(kept)));
+            let written = written.map(|(folder, pruned)| Written { folder, pruned, took: began.elapsed() });
             (snapshot, written)
         });
         let Ok(thread) = thread::Builder::new().name("checkpoint".to_owned()).spawn(write) else {
@@ -217,11 +234,14 @@ impl Saver {
     /// Waits for the checkpoint that is being written, if one is.
     pub fn settle(&mut self, progress: &mut Progress, watch: &mut Watch) -> Result<(), TrainError> {
         let Some(Flight { step, best, thread }) = self.flight.take() else { return Ok(()) };
+        let began = Instant::now();
         let (snapshot, written) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.times.waited += began.elapsed();
         self.snapshot = Some(snapshot);
         match written {
             Ok(written) => {
                 self.step = Some(step);
+                self.count(&written);
                 tell_saved(step, &written, watch);
                 Ok(())
             }
@@ -257,13 +277,26 @@ impl Saver {
         watch: &mut Watch,
     ) -> Result<PathBuf, TrainError> {
         assert!(self.flight.is_none(), "one checkpoint at a time");
+        let began = Instant::now();
         let contents = self.contents(session, task, progress, watch);
         let backend = &*session.executor().backend();
         let folder = self.checkpoints.save(&contents, &|region, bytes| backend.read(region, bytes))?;
         (self.step, self.at, self.failed_at) = (Some(progress.step), Instant::now(), None);
-        let written = Written { folder, pruned: self.checkpoints.prune(self.kept_best(progress)) };
+        let pruned = self.checkpoints.prune(self.kept_best(progress));
+        let written = Written { folder, pruned, took: began.elapsed() };
+        self.times.waited += written.took;
+        self.count(&written);
         tell_saved(progress.step, &written, watch);
         Ok(written.folder)
+    }
+
+    fn count(&mut self, written: &Written) {
+        self.times.checkpoints += 1;
+        self.times.wrote += written.took;
+    }
+
+    pub fn times(&self) -> SavingTimes {
+        self.times
     }
 
     fn contents(&self, session: &mut Session, task: &Fit, progress: &Progress, watch: &mut Watch) -> Contents {

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use plimsoll_run::{Failure, Measured, bytes, prepare_bench};
-use plimsoll_train::{BenchReport, OperatorTime};
+use plimsoll_run::config::Resolved;
+use plimsoll_run::{Failure, Measured, bytes, prepare_bench, prepare_generation};
+use plimsoll_train::{BenchReport, GenerationReport, Memory, OperatorTime};
 
 use super::print_origins;
 use crate::args::BenchArgs;
@@ -19,6 +20,9 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     let resolved = args.common.resolve(file)?;
     if args.common.origins {
         print_origins(&resolved, printer);
+    }
+    if let Some(new_tokens) = args.generate {
+        return generate(&resolved, args, new_tokens, printer);
     }
     let mut prepared = prepare_bench(&resolved, args.common.options(file))?;
     prepared.notes.iter().for_each(|note| printer.remark(note));
@@ -48,32 +52,63 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
     Ok(())
 }
 
+/// One text.
+fn generate(resolved: &Resolved, args: &BenchArgs, new_tokens: usize, printer: &Printer) -> Result<(), Failure> {
+    let mut prepared = prepare_generation(resolved, args.common.options(args.file.as_deref()), new_tokens)?;
+    prepared.notes.iter().for_each(|note| printer.remark(note));
+    let mut progress = printer.progress("tokens", new_tokens as u64);
+    let mut done = 0;
+    let report = prepared.run(&mut || {
+        done += 1;
+        progress.advance_to(done);
+    })?;
+    progress.finish();
+    let measured = Measured { gpu_bytes: Some(report.gpu.used_bytes), host_bytes: None };
+    tables::overrun(prepared.report(), measured).iter().for_each(|warning| printer.warning(warning));
+    if printer.is_json() {
+        printer.json(&report);
+        return Ok(());
+    }
+    let memory = [("GPU memory", &report.gpu), ("host memory", &report.host)];
+    let GenerationReport { prompt_tokens, new_tokens, tokens_per_s, first_token_ms, .. } = report;
+    let mut table = compared();
+    compare_times(&mut table, "token", (report.token_ms, report.predicted_token_ms));
+    memory.iter().for_each(|(name, memory)| compare_memory(&mut table, name, memory));
+    printer.tables(&[table]);
+    printer.data(format!(
+        "{tokens_per_s:.1} tokens/s over {new_tokens} tokens behind a prompt of {prompt_tokens}, the first after {first_token_ms:.0} ms"
+    ));
+    if args.profile {
+        printer.tables(&[operators(&prepared.profile()?)]);
+    }
+    Ok(())
+}
+
 /// Planned against measured.
 fn comparison(report: &BenchReport) -> Table {
-    let mut table =
-        Table::new(&[Column::left(""), Column::right("planned"), Column::right("measured"), Column::right("ratio")]);
-    let ratio = |measured: f64, planned: f64| format!("{:.3}", measured / planned);
-    table.row([
-        "update".to_owned(),
-        format!("{:.1} ms", report.predicted_step_ms),
-        format!("{:.1} ms", report.step_ms),
-        ratio(report.step_ms, report.predicted_step_ms),
-    ]);
-    if report.gpu.planned_bytes > 0 {
-        table.row([
-            "GPU memory".to_owned(),
-            bytes(report.gpu.planned_bytes),
-            bytes(report.gpu.used_bytes),
-            ratio(report.gpu.used_bytes as f64, report.gpu.planned_bytes as f64),
-        ]);
-    }
-    table.row([
-        "host memory".to_owned(),
-        bytes(report.host.planned_bytes),
-        bytes(report.host.used_bytes),
-        ratio(report.host.used_bytes as f64, report.host.planned_bytes as f64),
-    ]);
+    let mut table = compared();
+    compare_times(&mut table, "update", (report.step_ms, report.predicted_step_ms));
+    compare_memory(&mut table, "GPU memory", &report.gpu);
+    compare_memory(&mut table, "host memory", &report.host);
     table
+}
+
+fn compared() -> Table {
+    Table::new(&[Column::left(""), Column::right("planned"), Column::right("measured"), Column::right("ratio")])
+}
+
+fn compare_times(table: &mut Table, name: &str, (measured_ms, planned_ms): (f64, f64)) {
+    let ratio = format!("{:.3}", measured_ms / planned_ms);
+    table.row([name.to_owned(), format!("{planned_ms:.1} ms"), format!("{measured_ms:.1} ms"), ratio]);
+}
+
+/// Nothing where there is no such memory.
+fn compare_memory(table: &mut Table, name: &str, memory: &Memory) {
+    let Memory { planned_bytes, used_bytes } = *memory;
+    if planned_bytes > 0 {
+        let ratio = format!("{:.3}", used_bytes as f64 / planned_bytes as f64);
+        table.row([name.to_owned(), bytes(planned_bytes), bytes(used_bytes), ratio]);
+    }
 }
 
 /// Where the time goes, most first; rates are those of a full micro-batch.

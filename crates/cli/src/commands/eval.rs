@@ -19,12 +19,14 @@ pub fn run(args: &EvalArgs, printer: &Printer) -> Result<(), Failure> {
     evaluated.notes.iter().for_each(|note| printer.note(note));
     printer.note_tables(&tables::memory(&evaluated.report, evaluated.measured));
     if printer.is_json() {
-        let Evaluated { evaluation, .. } = &evaluated;
+        let Evaluated { evaluation, report, measured, .. } = &evaluated;
         let mut result = json!({
             "loss": evaluation.loss,
             "tokens": evaluation.tokens,
             "sequences": evaluation.sequences,
             "metrics": evaluation.metrics,
+            "gpu": {"planned_bytes": report.gpu.planned_bytes, "used_bytes": measured.gpu_bytes.unwrap_or(0)},
+            "host": {"planned_bytes": report.host.planned_bytes, "used_bytes": measured.host_bytes.unwrap_or(0)},
         });
         if let Some(rows) = evaluation.bleu_rows {
             result["bleu_rows"] = rows.into();

@@ -199,6 +199,8 @@ impl Writer<'_> {
             "text": self.model.decode(&answer.tokens)?,
             "tokens": answer.tokens,
             "tokens_per_s": answer.tokens.len() as f64 / answer.seconds.max(1e-9),
+            "first_token_ms": answer.first_s * 1e3,
+            "later_tokens_per_s": answer.tokens_per_s(),
         }));
         Ok(())
     }

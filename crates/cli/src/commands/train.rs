@@ -186,6 +186,11 @@ fn summary(outcome: &Outcome, samples: &[Sample], measured: Measured, prepared: 
         "host": {"planned_bytes": report.host.planned_bytes, "used_bytes": measured.host_bytes.unwrap_or(0)},
         "samples_right": count_exact(samples),
         "samples": samples.len(),
+        "saving": {
+            "checkpoints": outcome.saving.checkpoints,
+            "waited_ms": outcome.saving.waited.as_secs_f64() * 1e3,
+            "wrote_ms": outcome.saving.wrote.as_secs_f64() * 1e3,
+        },
         "saved": outcome.saved,
         "best": outcome.best.as_ref().map(|(best, folder)| json!({"step": best.step, best.by.name(): best.value, "folder": folder})),
     })

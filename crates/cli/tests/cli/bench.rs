@@ -22,6 +22,33 @@ fn json_has_every_promised_key() {
     assert_eq!(world.names("."), ["run.yaml"], "a bench leaves nothing behind");
 }
 
+/// A text of the run's model, whatever the run trains, within its plan and without a word in between.
+#[test]
+fn a_text_is_timed_behind_its_first_token() {
+    let world = World::bare(&format!("{SHAPE}method: lora\ndata: {{max_length: 32}}\n"));
+    let text = |more: &[&str]| {
+        let args = [&["bench", "run.yaml", "--json", "--device", "cpu", "--generate", "20"], more].concat();
+        world.run(&args).ok().json()
+    };
+    let result = text(&[]);
+    assert_eq!((result["prompt_tokens"].as_u64(), result["new_tokens"].as_u64()), (Some(12), Some(20)));
+    for key in ["first_token_ms", "tokens_per_s", "token_ms", "predicted_token_ms"] {
+        assert!(result[key].as_f64().is_some_and(|x| x > 0.0), "{key}: {result}");
+    }
+    let (used, planned) = (&result["host"]["used_bytes"], &result["host"]["planned_bytes"]);
+    assert!(used.as_u64() <= planned.as_u64(), "{result}");
+    let few = text(&["--set", "base=nf4"]);
+    assert!(few["weights_bytes"].as_u64() < result["weights_bytes"].as_u64(), "{few} {result}");
+    let profiled = world.run(&["bench", "run.yaml", "--device", "cpu", "--generate", "8", "--profile"]).ok().stdout;
+    for operator in ["linear", "cached_attention", "rms_norm"] {
+        assert!(profiled.lines().any(|line| line.starts_with(operator)), "{operator}: {profiled}");
+    }
+    let args = ["bench", "run.yaml", "--device", "cpu", "--generate", "32"];
+    let said = world.run(&args);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stderr.contains("--generate is 32, but a text has data.max_length = 32 tokens"), "{}", said.stderr);
+}
+
 #[test]
 fn without_a_file_it_is_the_quickstart_s_model() {
     let world = World::bare("");

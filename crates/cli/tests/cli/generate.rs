@@ -78,6 +78,8 @@ fn runs_and_adapters_are_generated_from_and_evaluated() {
         let expected = measured["loss"].as_f64().unwrap();
         assert!((loss - expected).abs() < 1e-5 * expected, "{way:?}: {loss} instead of {expected}");
         assert_eq!(said.json()["tokens"], measured["tokens"]);
+        let (used, planned) = (&said.json()["host"]["used_bytes"], &said.json()["host"]["planned_bytes"]);
+        assert!(used.as_u64() > Some(0) && used.as_u64() <= planned.as_u64(), "{way:?}: {used} of {planned}");
         let said = world.run(&[&["generate"], way, &["--prompt", "3 and 3?"], &GREEDY[..]].concat()).ok();
         texts.push(answers(&said)[0]["tokens"].clone());
     }

@@ -116,6 +116,22 @@ fn training_lowers_the_loss_and_evaluation_sees_it() {
     assert!(result["host"]["planned_bytes"].as_u64().unwrap() > 0);
 }
 
+/// Between updates, training waits as long as a checkpoint is written.
+#[test]
+fn what_saving_took_is_reported() {
+    let world = World::new();
+    for way in ["between", "beside"] {
+        let set = format!("plan.save={way}");
+        let args =
+            ["train", "run.yaml", "--out", way, "--json", "--steps", "6", "--set", "save.every=2", "--set", &set];
+        let saving = world.run(&args).ok().json()["saving"].clone();
+        let ms = |key: &str| saving[key].as_f64().unwrap();
+        assert_eq!(saving["checkpoints"], 2, "{way}: the last update leaves the weights alone");
+        assert!(ms("wrote_ms") > 0.0 && ms("waited_ms") > 0.0, "{way}: {saving}");
+        assert!(way == "beside" || ms("waited_ms") >= ms("wrote_ms"), "{way}: {saving}");
+    }
+}
+
 #[test]
 fn wherever_the_data_is_kept_the_run_is_the_same() {
     let world = World::new();

@@ -9,8 +9,8 @@ use plimsoll_conformance::reference::{self, Array, MaskSource, finite_difference
 use plimsoll_conformance::{Harness, Placement, Suite, Tensor, compare, walk};
 use plimsoll_graph::ops::{Activation, InnerDropout, VocabLoss};
 use plimsoll_graph::{
-    Class, DType, Extent, Graph, GraphError, Op, Phase, Role, Shape, Slot, SlotId, SlotTable, ValueId, differentiate,
-    fuse_backward, fuse_forward, sink_gradients,
+    Class, DType, Extent, Graph, GraphError, Node, Op, Phase, Role, Shape, Slot, SlotId, SlotTable, ValueId,
+    differentiate, fuse_backward, fuse_forward, sink_gradients,
 };
 
 use crate::decoder::{ACTIVE, Lora, Model, Options, PLAIN, decoder};
@@ -51,11 +51,17 @@ struct Differentiated {
 }
 
 fn derive(model: &Model, trainable: &[ValueId]) -> Differentiated {
+    let mut derived = derive_as_emitted(model, trainable);
+    sink_gradients(&mut derived.graph);
+    derived
+}
+
+/// Operators in the order in which the rules emit them.
+fn derive_as_emitted(model: &Model, trainable: &[ValueId]) -> Differentiated {
     let (mut graph, mut slots) = (model.graph.clone(), model.slots.clone());
     fuse_forward(&mut graph);
     let gradients = differentiate(&mut graph, &mut slots, trainable, DType::F32).expect("differentiable");
     fuse_backward(&mut graph);
-    sink_gradients(&mut graph);
     Differentiated { graph, slots, gradients }
 }
 
@@ -302,4 +308,32 @@ fn gradients_accumulate_over_micro_steps() {
             compare(&twice.array(ACTIVE), &doubled, F32_TOLERANCE).expect("twice the gradient");
         }
     }
+}
+
+/// The activation's gradient, as wide as gate or up, waits for nothing else; what is run is the same.
+#[test]
+fn gradients_are_made_where_they_are_read() {
+    let lora = Some(Lora { rank: 4, p: 0.3 });
+    let model = decoder(Options { layers: 2, lora, split_qkv: true, fused_residual: true, ..PLAIN }, 304);
+    let trainable = adapters(&model);
+    let [emitted, sunk] =
+        [derive_as_emitted(&model, &trainable), derive(&model, &trainable)].map(|derived| derived.graph);
+    let sorted = |graph: &Graph| {
+        let mut nodes: Vec<String> = graph.nodes.iter().map(|node| format!("{node:?}")).collect();
+        nodes.sort();
+        nodes
+    };
+    assert_eq!(sorted(&emitted), sorted(&sunk));
+
+    // How long before an activation's own gradient that of its result is made.
+    let waits = |graph: &Graph| -> Vec<usize> {
+        let activations = graph.nodes.iter().enumerate().filter(|(_, node)| matches!(node.op, Op::GatedGrad(_)));
+        let made = |at: usize, node: &Node| {
+            graph.nodes[..at].iter().rposition(|other| other.outputs.contains(&node.inputs[1])).expect("made before")
+        };
+        activations.map(|(at, node)| at - made(at, node)).collect()
+    };
+    let (before, after) = (waits(&emitted), waits(&sunk));
+    assert!(!after.is_empty() && after.iter().all(|&wait| wait == 1), "{before:?}, {after:?}");
+    assert!(before.iter().any(|&wait| wait > 1), "{before:?}");
 }

@@ -1,9 +1,13 @@
 //! States in fewer bits than their numbers are computed in, beside parameters in float32.
 
+use std::iter;
+
 use plimsoll_conformance::reference::{Array, NoDropout, evaluate};
-use plimsoll_conformance::{F32_ELEMENTWISE, Placement, Random, Suite, Tensor, compare, placements, unit};
+use plimsoll_conformance::{Data, F32_ELEMENTWISE, Placement, Random, Suite, Tensor, compare, placements, unit};
 use plimsoll_graph::ops::{AdamW, Lion, Sgd};
-use plimsoll_graph::{BlockFormat, DType, Matrix, Op, OpRule, OptimizerSettings, Shape, StateStorage, optimizer_named};
+use plimsoll_graph::{
+    BlockFormat, Code, DType, Matrix, Op, OpRule, OptimizerSettings, Shape, StateStorage, optimizer_named,
+};
 
 use crate::{ACTIVE, clip, positive};
 
@@ -79,6 +83,79 @@ fn states_are_stored_as_near_as_they_can_be() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Both sides of every middle between two numbers, the numbers themselves, what is next to nothing, and numbers of all
+/// sizes. In a block whose largest is one, codes are of these very numbers; other powers of two change nothing, down to
+/// where floats lose digits and the largest has no inverse.
+fn corners(code: Code) -> Vec<f32> {
+    let numbers = code.numbers();
+    let middles = numbers.windows(2).map(|pair| 0.5 * (pair[0] + pair[1]));
+    let mut corners: Vec<f32> = middles.flat_map(|middle| [middle.next_down(), middle, middle.next_up()]).collect();
+    corners.extend_from_slice(numbers);
+    corners.extend([0.0, 1e-30, 1e-9, 1e-7, 2f32.powi(-22), 2f32.powi(-23), 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6]);
+    corners.extend((0..5000).map(|index| 10f32.powf(-8.0 * index as f32 / 5000.0)));
+    if code == Code::DynamicSigned {
+        corners.extend(corners.clone().iter().map(|corner| -corner));
+    }
+    corners
+}
+
+/// The codes of a state in blocks that each begin with their largest number.
+fn check_codes(state: &Tensor, numbers: &[f32], code: Code, place: &str) {
+    let Data::Blocks(blocks) = &state.data else { panic!("{place}: a state in codes") };
+    for (index, &number) in numbers.iter().enumerate() {
+        let scale = numbers[index / 256 * 256].abs();
+        let expected = code.nearest(number / scale);
+        assert_eq!(blocks.bytes[index], expected, "{place}: {number:e} beside {scale:e} at {index}");
+    }
+}
+
+#[test]
+fn every_number_has_the_nearest_code() {
+    let suite = &mut Suite::new();
+    for exponent in [0, -20, 100, -130] {
+        let scale = 2f64.powi(exponent) as f32;
+        let in_blocks = |code: Code| -> Vec<f32> {
+            corners(code).chunks(255).flat_map(|some| iter::once(&1.0).chain(some)).map(|x| x * scale).collect()
+        };
+        // What was no velocity before becomes the gradient.
+        let gradient = in_blocks(Code::DynamicSigned);
+        let shape = Shape::new(&[gradient.len()]);
+        let all = |x: f32, len: usize| Tensor::fixed(&[len], vec![x; len]);
+        let zeros = all(0.0, gradient.len());
+        let hyper = Tensor::fixed(&[4], vec![0.0, 1.0, 1.0, 1.0]);
+        let signed = zeros.stored_as(StateStorage::Int8.signed("m", shape).storage);
+        let sgd = Op::from(Sgd { momentum: 0.9, weight_decay: 0.0, master: false });
+        let inputs =
+            [zeros.clone(), Tensor::fixed(&[gradient.len()], gradient.clone()), hyper.clone(), clip(1.0), signed];
+        for harness in suite.harnesses() {
+            let outputs = harness.run(&sgd, &inputs, ACTIVE, &Placement::default());
+            check_codes(&outputs[2], &gradient, Code::DynamicSigned, &format!("2^{exponent} on {}", harness.name()));
+        }
+        // A second moment of which nothing is kept becomes the square.
+        if exponent.abs() > 20 {
+            continue;
+        }
+        let roots: Vec<f32> = in_blocks(Code::DynamicUnsigned).iter().map(|x| x.sqrt()).collect();
+        let near = |block: &[f32]| -> Vec<f32> {
+            let largest = block[0];
+            let around = |&x: &f32| [x.next_down(), x, x.next_up().min(largest)];
+            block[1..].chunks(85).flat_map(|some| iter::once(largest).chain(some.iter().flat_map(around))).collect()
+        };
+        let near: Vec<f32> = roots.chunks(256).flat_map(near).collect();
+        let squares: Vec<f32> = near.iter().map(|x| x * x).collect();
+        let shape = Shape::new(&[near.len()]);
+        let zeros = all(0.0, near.len());
+        let [m, v] = [StateStorage::Int8.signed("m", shape), StateStorage::Int8.unsigned("v", shape)];
+        let [m, v] = [m, v].map(|state| zeros.stored_as(state.storage));
+        let adamw = Op::from(AdamW { beta1: 0.9, beta2: 0.0, eps: 1e-8, weight_decay: 0.0, master: false });
+        let inputs = [zeros.clone(), Tensor::fixed(&[near.len()], near), m, v, hyper, clip(1.0)];
+        for harness in suite.harnesses() {
+            let outputs = harness.run(&adamw, &inputs, ACTIVE, &Placement::default());
+            check_codes(&outputs[3], &squares, Code::DynamicUnsigned, &format!("2^{exponent} on {}", harness.name()));
         }
     }
 }

@@ -12,6 +12,9 @@ const UPDATE_CHUNK: usize = 16384;
 
 /// Elements of a state in eight bits that share a scale: those of one warp.
 const INT8_BLOCK: usize = 256;
+/// Where states are in eight bits: threads of a block, and such blocks that a multiprocessor holds at a time. First of one
+/// tensor's update, then of many.
+const CODED: [(u32, u32); 2] = [(512, 2), (256, 3)];
 
 /// Addresses of parameter, gradient, states and master, elements, and the site below the end of its blocks.
 type UpdateRow = [u64; 7];
@@ -89,6 +92,8 @@ pub(super) fn site(call: &Call) -> u32 {
 struct Update {
     rule: Rule,
     types: String,
+    /// Whether states are in codes.
+    coded: bool,
     len: usize,
     p: u64,
     g: u64,
@@ -105,7 +110,8 @@ impl Update {
         let master = master_address(call, rule.master.map(|at| call.output(at)))?;
         let address = |at: usize| rule.states.get(at).map_or(0, |&at| call.output(at).ptr);
         let states = [address(0), address(1)];
-        Ok(Self { types, len: p.len(), p: p.ptr, g: g.ptr, states, master, site: site(call), rule })
+        let coded = storages.iter().any(|storage| storage.blocks.is_some());
+        Ok(Self { types, coded, len: p.len(), p: p.ptr, g: g.ptr, states, master, site: site(call), rule })
     }
 
     /// Its row in a table in which its blocks end at `end`.
@@ -127,11 +133,21 @@ pub(crate) fn update_one(call: &Call) -> Result<(), RuntimeError> {
 }
 
 pub(super) fn update_by(rule: Rule, call: &Call) -> Result<(), RuntimeError> {
-    let Update { rule, types, len, p, g, states: [m, v], master, site } = Update::new(rule, call)?;
+    let Update { rule, types, coded, len, p, g, states: [m, v], master, site } = Update::new(rule, call)?;
     let args = Args::new().ptr(p).ptr(g).ptr(m).ptr(v).ptr(master).u64(len as u64).u32(site);
-    let blocks = len.div_ceil(UPDATE_CHUNK) as u32;
     let kernel = format!("{}_{types}", rule.name);
-    call.launch(rule.module, &kernel, (blocks, 1, 1), UPDATE_THREADS, 0, with_numbers(args, call, &rule))
+    let args = with_numbers(args, call, &rule);
+    let (blocks, threads) = match coded {
+        true => resident(call, CODED[0], len.div_ceil(CODED[0].0 as usize / 32 * INT8_BLOCK)),
+        false => (len.div_ceil(UPDATE_CHUNK) as u32, UPDATE_THREADS),
+    };
+    call.launch(rule.module, &kernel, (blocks, 1, 1), threads, 0, args)
+}
+
+/// Blocks and their threads: as many as there is work for, but no more than the card holds at a time. They stay, and share
+/// the work evenly.
+fn resident(call: &Call, (threads, held): (u32, u32), blocks: usize) -> (u32, u32) {
+    (blocks.min((held * call.sm_count()) as usize) as u32, threads)
 }
 
 /// Updates of different tensors by the same rule with the same numbers: bit for bit what each alone would give.
@@ -140,10 +156,14 @@ pub(crate) fn update_many(calls: &[Call]) -> Result<(), RuntimeError> {
         let updates = calls.iter().map(|call| Update::new(Rule::of(call)?, call)).collect::<Result<Vec<_>, _>>()?;
         let (rows, blocks) = update_rows(&updates);
         let args = Args::with_table(&rows, GPU_UPDATES_PER_LAUNCH).u32(rows.len() as u32);
-        let Update { rule, types, .. } = &updates[0];
+        let Update { rule, types, coded, .. } = &updates[0];
         let kernel = format!("{}_many_{types}", rule.name);
         let args = with_numbers(args, &calls[0], rule);
-        calls[0].launch(rule.module, &kernel, (blocks as u32, 1, 1), UPDATE_THREADS, 0, args)?;
+        let (blocks, threads) = match coded {
+            true => resident(&calls[0], CODED[1], blocks),
+            false => (blocks as u32, UPDATE_THREADS),
+        };
+        calls[0].launch(rule.module, &kernel, (blocks, 1, 1), threads, 0, args)?;
     }
     Ok(())
 }
@@ -167,8 +187,17 @@ mod tests {
     #[test]
     fn every_chunk_of_every_tensor_has_a_block() {
         let rule = || sgd::rule(&Sgd { momentum: 0.0, weight_decay: 0.0, master: false });
-        let update =
-            |len| Update { rule: rule(), types: String::new(), len, p: 1, g: 2, states: [3, 4], master: 5, site: 6 };
+        let update = |len| Update {
+            rule: rule(),
+            types: String::new(),
+            coded: false,
+            len,
+            p: 1,
+            g: 2,
+            states: [3, 4],
+            master: 5,
+            site: 6,
+        };
         let (rows, blocks) = update_rows(&[update(1), update(UPDATE_CHUNK), update(0), update(UPDATE_CHUNK + 1)]);
         let ends: Vec<u64> = rows.iter().map(|row| row[6] >> 32).collect();
         assert_eq!((ends.as_slice(), blocks), ([1, 2, 2, 4].as_slice(), 4));

@@ -1,11 +1,14 @@
 //! What is measured: operators in shapes that training has.
 
 use plimsoll_graph::ops::{
-    Activation, AdamW, AdapterUp, AdapterUpGrad, Adapters, Add, Attention, AttentionGrad, Columns, Dest, Embed, Gated,
-    GatedGrad, GlobalNorm, HYPER_LEN, Heads, InnerDropout, Linear, LinearKind, LossGrad, RmsNorm, RmsNormGrad, Rope,
-    VocabLoss,
+    Activation, AdamW, AdapterUp, AdapterUpGrad, Adapters, Add, Attention, AttentionGrad, CODED_UPDATE, Columns, Dest,
+    Embed, Gated, GatedGrad, GlobalNorm, HYPER_LEN, Heads, InnerDropout, Linear, LinearKind, LossGrad, RmsNorm,
+    RmsNormGrad, Rope, VocabLoss,
 };
-use plimsoll_graph::{DType, Extent, GraphError, Io, Op, OpRule, Shape, Value, WeightFormat, Work};
+use plimsoll_graph::{
+    Code, DType, Extent, GraphError, Io, Op, OpRule, Shape, StateStorage, Storage, Value, WeightFormat, Work,
+};
+use plimsoll_runtime::mix;
 use plimsoll_runtime::single_step::value;
 
 /// Tokens of a micro-batch.
@@ -36,6 +39,14 @@ impl Case {
         let inputs: Vec<&Value> = self.inputs.iter().collect();
         let outputs = self.op.outputs(&inputs)?;
         Ok(self.op.work(&Io { inputs, outputs: outputs.iter().collect() }))
+    }
+
+    /// Under which name the planner looks its rate up.
+    #[cfg(test)]
+    fn rate_name(&self) -> Result<&'static str, GraphError> {
+        let inputs: Vec<&Value> = self.inputs.iter().collect();
+        let outputs = self.op.outputs(&inputs)?;
+        Ok(self.op.rate_name(&Io { inputs, outputs: outputs.iter().collect() }))
     }
 }
 
@@ -149,10 +160,11 @@ pub(super) fn moving() -> Vec<Case> {
     cases
 }
 
-fn updates() -> [Case; 2] {
+fn updates() -> [Case; 3] {
     let tensor = |dtype| fixed(&[TRAINED], dtype);
     let floats = |len| fixed(&[len], DType::F32);
     let adamw = AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, master: true };
+    let coded = coded_update(AdamW { master: false, ..adamw.clone() });
     let inputs = vec![
         tensor(DType::BF16),
         tensor(DType::F32),
@@ -164,8 +176,42 @@ fn updates() -> [Case; 2] {
     ];
     [
         case("adamw", adamw, inputs),
+        coded,
         case("global_norm", GlobalNorm { max_norm: Some(1.0), scaled: false }, vec![floats(2), tensor(DType::F32)]),
     ]
+}
+
+/// An update with states in codes, all in sixteen bits otherwise, as where memory is short. What codes are found for are
+/// numbers as they occur: where a number is in its block decides how often lanes look for the same place of a table.
+fn coded_update(op: AdamW) -> Case {
+    let shape = Shape::new(&[TRAINED]);
+    let tensor = || fixed(&[TRAINED], DType::BF16);
+    let states = [StateStorage::Int8.signed("m", shape), StateStorage::Int8.unsigned("v", shape)];
+    let [m, v] = states.map(|state| Value { storage: state.storage, ..fixed(&[TRAINED], DType::F32) });
+    let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits().cast_signed()).collect();
+    let (hyper, clip): (Vec<i32>, Vec<i32>) = (bits(&[1e-4, 0.5, 0.01, 10.0]), bits(&[1.0, 1.0]));
+    let contents = vec![
+        (2, coded_numbers(&m.storage, 1e-3, |number| number)),
+        (3, coded_numbers(&v.storage, 1e-6, |number| number * number)),
+        (4, hyper),
+        (5, clip),
+    ];
+    let inputs = vec![tensor(), tensor(), m, v, fixed(&[HYPER_LEN], DType::F32), fixed(&[2], DType::F32)];
+    Case { contents, ..case(CODED_UPDATE, op, inputs) }
+}
+
+/// Codes and scales of numbers that are spread about as a normal distribution is, in the words that they take.
+fn coded_numbers(storage: &Storage, scale: f32, of: fn(f32) -> f32) -> Vec<i32> {
+    const PERIOD: usize = 1 << 14;
+    let code = storage.blocks.map_or(Code::DynamicSigned, |format| format.code);
+    // Of the sum of four bytes: from minus one to one.
+    let number = |index: usize| {
+        mix(index as u64).to_le_bytes()[..4].iter().map(|&byte| f32::from(byte)).sum::<f32>() / 510.0 - 1.0
+    };
+    let codes: Vec<u8> = (0..PERIOD).map(|index| code.nearest(of(number(index)))).collect();
+    let words: Vec<i32> = codes.as_chunks().0.iter().map(|&codes| i32::from_le_bytes(codes)).collect();
+    let scales = std::iter::repeat_n(scale.to_bits().cast_signed(), TRAINED.div_ceil(256));
+    words.into_iter().cycle().take(TRAINED / 4).chain(scales).collect()
 }
 
 /// The five operators of adapters, with dropout where they have it, each in two shapes.
@@ -272,7 +318,7 @@ mod tests {
             }
             let expected = match (&case.op, case.work().expect(case.name).pop()) {
                 (Op::Linear(_), Some(Work::Product(product))) => product.low_rank.unwrap_or("linear"),
-                _ => case.op.name(),
+                _ => case.rate_name().expect(case.name),
             };
             assert_eq!(case.name, expected);
         }

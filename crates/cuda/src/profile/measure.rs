@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use plimsoll_graph::{Cost, DType, Extent, GraphError, OpRule, Work};
+use plimsoll_graph::{Cost, DType, Extent, GraphError, Op, OpRule, Work};
 use plimsoll_plan::{
     AttentionRate, Buffer, CardRates, DeviceProfile, Place, ProductGrid, Region, Step, Sustained, step_cost,
     work_seconds,
@@ -132,11 +132,17 @@ impl Bench<'_> {
         for (index, numbers) in &case.contents {
             self.write_numbers(step.inputs[*index].region, numbers)?;
         }
-        if let Some(weight) = step.inputs.iter().find(|input| input.storage.blocks.is_some()) {
+        if let Some(coded) = step.inputs.iter().find(|input| input.storage.blocks.is_some()) {
             // What was measured before may have left anything there, and one large number makes zeros of all others.
-            let rows = step.inputs[0].region;
-            self.backend.draw(rows, DType::BF16, Draw { distribution: Distribution::Normal { std: 1.0 }, key: 1 })?;
-            self.fill_codes(weight, rows)?;
+            let whole = |input: &&Buffer| input.storage == DType::BF16.into();
+            for input in step.inputs.iter().filter(whole) {
+                let draw = Draw { distribution: Distribution::Normal { std: 1.0 }, key: 1 };
+                self.backend.draw(input.region, DType::BF16, draw)?;
+            }
+            // A state's codes are among the case's contents.
+            if matches!(case.op, Op::Linear(_)) {
+                self.fill_codes(coded, step.inputs[0].region)?;
+            }
         }
         Ok(step)
     }

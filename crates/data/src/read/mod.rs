@@ -7,6 +7,7 @@ mod file_kind;
 mod held_out;
 mod json_array;
 mod jsonl;
+mod parquet_claims;
 mod parquet_columns;
 mod parquet_pages;
 mod parquet_rows;

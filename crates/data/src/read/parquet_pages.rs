@@ -9,7 +9,11 @@ use std::os::unix::fs::FileExt;
 use parquet::data_type::ByteArray;
 
 /// What one page may unpack to, and what a dictionary may take.
-const PAGE_BYTES_MAX: u64 = 256 << 20;
+pub(super) const PAGE_BYTES_MAX: u64 = 256 << 20;
+/// Lengths of texts in a page that packs them: of what is shared with the text before, and of the rest.
+const LENGTHS_BYTES: u64 = 2 * size_of::<i32>() as u64;
+/// DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY in the format's own numbers.
+const PACKS_LENGTHS: [i64; 2] = [6, 7];
 /// A header with its statistics.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 /// Read at first; nearly all are far smaller.
@@ -23,7 +27,7 @@ type Result<T> = std::result::Result<T, String>;
 pub(super) struct Pages {
     /// The dictionary, with a place for each of its values.
     pub dictionary: u64,
-    /// Of the data pages, unpacked.
+    /// Of the data pages, unpacked, with the lengths that they pack.
     pub largest: u64,
     /// Of all of them, as they are in the file.
     pub packed: u64,
@@ -57,7 +61,14 @@ impl Pages {
                     }
                     pages.dictionary = pages.dictionary.max(unpacked + table);
                 }
-                None => pages.largest = pages.largest.max(unpacked),
+                None => {
+                    let values = size(header.lengths)?;
+                    let unpacked = unpacked.saturating_add(values.saturating_mul(LENGTHS_BYTES));
+                    if unpacked > PAGE_BYTES_MAX {
+                        return Err(format!("a page claims {values} lengths of texts"));
+                    }
+                    pages.largest = pages.largest.max(unpacked);
+                }
             }
         }
         Ok(pages)
@@ -73,6 +84,8 @@ struct Header {
     unpacked: i64,
     packed: i64,
     dictionary_values: Option<i64>,
+    /// Values whose lengths are packed, if it is such a page.
+    lengths: i64,
 }
 
 fn read_header(file: &File, at: u64, end: u64) -> Result<(Header, u64)> {
@@ -92,9 +105,9 @@ fn read_header(file: &File, at: u64, end: u64) -> Result<(Header, u64)> {
 }
 
 /// Reads on while it can: `None` where the bytes end or make no sense.
-struct Thrift<'a> {
-    bytes: &'a [u8],
-    at: usize,
+pub(super) struct Thrift<'a> {
+    pub bytes: &'a [u8],
+    pub at: usize,
 }
 
 impl Thrift<'_> {
@@ -105,11 +118,26 @@ impl Thrift<'_> {
             match (id, kind) {
                 (2, 5) => (header.unpacked, sized) = (self.integer()?, sized + 1),
                 (3, 5) => (header.packed, sized) = (self.integer()?, sized + 1),
+                (5, 12) => header.lengths = self.lengths(2)?,
                 (7, 12) => header.dictionary_values = Some(self.first_integer()?),
+                (8, 12) => header.lengths = self.lengths(4)?,
                 _ => self.skip(kind, DEPTH_MAX)?,
             }
         }
         (sized == 2).then_some(header)
+    }
+
+    /// The values of a data page that packs their lengths, 0 of any other; `encoding` is the field that tells.
+    fn lengths(&mut self, encoding: i64) -> Option<i64> {
+        let (mut last, mut values, mut packs) = (0, 0, false);
+        while let Some((id, kind)) = self.field(&mut last)? {
+            match (id, kind) {
+                (1, 5) => values = self.integer()?,
+                (id, 5) if id == encoding => packs = PACKS_LENGTHS.contains(&self.integer()?),
+                _ => self.skip(kind, DEPTH_MAX)?,
+            }
+        }
+        Some(if packs { values } else { 0 })
     }
 
     /// The field 1 of a struct.
@@ -144,7 +172,7 @@ impl Thrift<'_> {
         Some(Some((*last, byte & 0x0F)))
     }
 
-    fn varint(&mut self) -> Option<u64> {
+    pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -161,7 +189,7 @@ impl Thrift<'_> {
         Some((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
     }
 
-    fn pass(&mut self, bytes: u64) -> Option<()> {
+    pub fn pass(&mut self, bytes: u64) -> Option<()> {
         let end = self.at.checked_add(usize::try_from(bytes).ok()?)?;
         self.at = Some(end).filter(|end| *end <= self.bytes.len())?;
         Some(())
@@ -243,6 +271,27 @@ mod tests {
         let pages = [page(500, 30, Some(100)), page(9000, 70, None), page(400, 2000, None)].concat();
         let dictionary = 500 + 100 * size_of::<ByteArray>() as u64;
         assert_eq!(scan(&pages), Ok(Pages { dictionary, largest: 9000, packed: 2000 }));
+    }
+
+    /// A page of either kind that packs the lengths of so many texts, or encodes them otherwise.
+    fn texts(second: bool, values: i64, encoding: i64) -> Vec<u8> {
+        let mut bytes = [integer(1, 0), integer(1, 1000), integer(1, 20)].concat();
+        let (field, of_encoding) = if second { (0x5C, 3) } else { (0x2C, 1) };
+        bytes.push(field);
+        bytes.extend([integer(1, values), integer(of_encoding, encoding)].concat());
+        bytes.extend([0, 0]);
+        bytes.extend(vec![9; 20]);
+        bytes
+    }
+
+    #[test]
+    fn lengths_that_are_packed_count() {
+        for second in [false, true] {
+            let largest = |encoding| scan(&texts(second, 300, encoding)).expect("a page").largest;
+            assert_eq!([0, 6, 7].map(largest), [1000, 1000 + 300 * 8, 1000 + 300 * 8]);
+            let reason = scan(&texts(second, 40 << 20, 6)).expect_err("refused");
+            assert!(reason.contains("lengths of texts"), "{reason}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMe
 use parquet::file::properties::ReaderProperties;
 use parquet::file::serialized_reader::SerializedRowGroupReader;
 
+use super::parquet_claims::Checked;
 use super::parquet_columns::{Columns, RowFault, leaves};
 use super::parquet_pages::Pages;
 use super::{ROW_BYTES_MAX, Row};
@@ -134,7 +135,7 @@ impl ParquetRows {
                 footer.page_index_for_row_group(group),
                 properties,
             )?;
-            let mut columns = Columns::open(&reader, footer.file_metadata().schema_descr(), names)?;
+            let mut columns = Columns::open(&Checked(&reader), footer.file_metadata().schema_descr(), names)?;
             columns.skip(skip)?;
             Ok(columns)
         });

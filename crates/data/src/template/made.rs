@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::value::{Rest, Tuple, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Output, State, context, escape_formatter, filters};
 
 use super::jinja;
@@ -81,7 +81,7 @@ fn shallow_bytes(value: &Value) -> usize {
 }
 
 /// Operators by the functions that stand for them, which no template can name.
-const OPERATORS: [&str; 3] = ["~", "+", "*"];
+const OPERATORS: [&str; 4] = ["~", "+", "*", "[:]"];
 
 /// Filters whose result grows with what they are given.
 const FILTERS: [&str; 21] = [
@@ -115,6 +115,7 @@ pub(super) fn apply(environment: &mut Environment<'static>) {
     environment.add_function("~", concat);
     environment.add_function("+", add);
     environment.add_function("*", multiply);
+    environment.add_function("[:]", slice);
     for name in FILTERS {
         environment.add_filter(name, move |arguments: Rest<ValueOrKwargs>| {
             let made = PLAIN.empty_state().apply_filter(name, &arguments.into_values())?;
@@ -240,32 +241,80 @@ fn multiply(left: Value, right: Value) -> Result<Value, Error> {
     computed("a * b", left, right)
 }
 
+/// `value[start:stop:step]`. Backwards it is done here, as Python does it: MiniJinja panics where there is nothing.
+fn slice(value: Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
+    let whole = |number: &Value| if number.is_none() { Ok(None) } else { i64::try_from(number.clone()).map(Some) };
+    let (start, stop, step) = (whole(start)?, whole(stop)?, whole(step)?.unwrap_or(1));
+    let is_sequence = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
+    let made = match value.as_str() {
+        Some(text) if step < 0 => {
+            let letters: Vec<char> = text.chars().collect();
+            let places = backwards(start, stop, step, letters.len());
+            Value::from(places.map(|place| letters[place]).collect::<String>())
+        }
+        None if step < 0 && is_sequence => {
+            let items: Vec<Value> = value.try_iter()?.collect();
+            charge(items.len().saturating_mul(VALUE_BYTES))?;
+            let places = backwards(start, stop, step, items.len());
+            let items: Vec<Value> = places.map(|place| items[place].clone()).collect();
+            if value.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) }
+        }
+        None if step < 0 && !value.is_none() && !value.is_undefined() => {
+            let message = format!("value of type {} cannot be sliced backwards", value.kind());
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+        // Of nothing, whatever the step is.
+        None if step < 0 => Value::from(Vec::<Value>::new()),
+        _ => {
+            let result =
+                PLAIN.compile_expression("a[b:c:d]")?.eval(context! { a => value, b => start, c => stop, d => step });
+            result.map_err(in_no_place)?
+        }
+    };
+    charge(shallow_bytes(&made))?;
+    Ok(made)
+}
+
+/// Places from the last one down, each in the sequence.
+fn backwards(start: Option<i64>, stop: Option<i64>, step: i64, length: usize) -> impl Iterator<Item = usize> {
+    let length = i64::try_from(length).unwrap_or(i64::MAX);
+    let place = |at: i64| if at < 0 { at.saturating_add(length).max(-1) } else { at.min(length - 1) };
+    let (first, end) = (start.map_or(length - 1, place), stop.map_or(-1, place));
+    std::iter::successors(Some(first), move |at| at.checked_add(step))
+        .take_while(move |at| *at > end)
+        .filter_map(|at| usize::try_from(at).ok())
+}
+
 /// What the operator itself does. Its place in the template is known to the caller.
 fn computed(expression: &'static str, a: Value, b: Value) -> Result<Value, Error> {
-    let result = PLAIN.compile_expression(expression)?.eval(context! { a, b });
-    result.map_err(|error| match error.detail() {
+    PLAIN.compile_expression(expression)?.eval(context! { a, b }).map_err(in_no_place)
+}
+
+fn in_no_place(error: Error) -> Error {
+    match error.detail() {
         Some(detail) => Error::new(error.kind(), detail.to_owned()),
         None => error.kind().into(),
-    })
+    }
 }
 
 /// Puts the functions into the place of the operators. Returns the longest text that is printed as it stands.
 pub(super) fn count_operators(instructions: &mut Instructions<'static>) -> usize {
     let (mut at, mut longest) = (0, 0);
     while let Some(instruction) = instructions.get_mut(at) {
-        let [concat, add, multiply] = OPERATORS;
+        let [concat, add, multiply, slice] = OPERATORS;
         let operator = match instruction {
-            Instruction::StringConcat => Some(concat),
-            Instruction::Add => Some(add),
-            Instruction::Mul => Some(multiply),
+            Instruction::StringConcat => Some((concat, 2)),
+            Instruction::Add => Some((add, 2)),
+            Instruction::Mul => Some((multiply, 2)),
+            Instruction::Slice => Some((slice, 4)),
             Instruction::EmitRaw(text) => {
                 longest = longest.max(text.len());
                 None
             }
             _ => None,
         };
-        if let Some(name) = operator {
-            *instruction = Instruction::CallFunction(name, Some(2));
+        if let Some((name, operands)) = operator {
+            *instruction = Instruction::CallFunction(name, Some(operands));
         }
         at += 1;
     }
@@ -336,4 +385,33 @@ fn is_constant<'a, 't: 'a>(tokens: impl Iterator<Item = &'a Token<'t>>, step: fn
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backwards_is_pythons() {
+        let check = |start: Option<i64>, stop: Option<i64>, step: i64, expected: &str| {
+            let number = |value: Option<i64>| Value::from(value);
+            let made = slice(Value::from("abcde"), &number(start), &number(stop), &Value::from(step)).expect("a text");
+            assert_eq!(made.as_str(), Some(expected), "[{start:?}:{stop:?}:{step}]");
+            let letters: Vec<String> = "abcde".chars().map(String::from).collect();
+            let made = slice(Value::from(letters), &number(start), &number(stop), &Value::from(step)).expect("a list");
+            let made: Vec<String> = made.try_iter().expect("a list").map(|item| item.to_string()).collect();
+            assert_eq!(made.concat(), expected, "[{start:?}:{stop:?}:{step}]");
+        };
+        check(None, None, -1, "edcba");
+        check(Some(3), Some(0), -1, "dcb");
+        check(Some(-2), None, -2, "db");
+        check(Some(9), Some(1), -1, "edc");
+        check(None, Some(-3), -1, "ed");
+        check(Some(-9), None, -1, "");
+        check(Some(1), Some(3), -1, "");
+        check(None, None, i64::MIN, "e");
+        check(Some(1), Some(-1), 2, "bd");
+        let empty = slice(Value::from(""), &Value::from(()), &Value::from(()), &Value::from(-1)).expect("nothing");
+        assert_eq!(empty.as_str(), Some(""));
+    }
 }

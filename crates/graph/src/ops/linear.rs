@@ -55,7 +55,7 @@ pub const DECODED_ELEMENTS_MAX: usize = 1 << 25;
 /// Parts of a weight begin at multiples of it.
 pub const DECODED_WIDTH: usize = 128;
 /// Rows of tokens that are rounded to eight bits at a time.
-pub const FP8_ROWS: usize = 2048;
+pub const FP8_ROWS: usize = 4096;
 /// Of a product as such, with a copy or a bias beside it.
 const PRODUCT_LAUNCHES: usize = 2;
 /// What parts of the scratch begin at.

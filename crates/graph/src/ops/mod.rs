@@ -34,8 +34,8 @@ pub use linear::{
 pub use loss::{LastLogits, LossGrad, VocabLoss, logits_stride};
 pub use norm::{HeadNorm, HeadNormGrad, RmsNorm, RmsNormGrad, weight_addend};
 pub use optimizer::{
-    ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, GlobalNorm, HYPER_LEN,
-    Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings,
+    ADAFACTOR_PARTS, Adafactor, AdafactorOptimizer, AdafactorSettings, AdamW, AdamWOptimizer, CODED_UPDATE, GlobalNorm,
+    HYPER_LEN, Lion, LionOptimizer, MUON_EPS, MatrixRows, MomentumRamp, Muon, MuonOptimizer, MuonScale, MuonSettings,
     NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, Sgd, SgdOptimizer, SquareSum, TotalNorm,
 };
 pub use position_bias::{PositionBias, PositionBiasGrad};

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_graph::{Class, Phase, Program};
+use plimsoll_graph::{Cadence, Class, Phase, Program};
 
-use super::{Search, trained_graph};
+use super::Search;
 use crate::PlanError;
 
 /// In which precision the forward pass keeps what only adapters' gradients need of it.
@@ -33,7 +33,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
 /// Of each class, the layers in which adapters' gradients are made from rounded values, kept or rebuilt. What has no class
 /// goes by its own name.
 pub(super) fn rounded_classes(program: &Program) -> BTreeMap<String, usize> {
-    let graph = trained_graph(program);
+    let trained = program.schedules.values().find(|schedule| schedule.cadence == Cadence::MicroBatch);
+    let graph = &trained.expect("a program trains micro-batches").graph;
     let forward = graph.nodes.iter().filter(|node| node.phase == Phase::Forward);
     let made = forward.flat_map(|node| &node.outputs).map(|&output| graph.value(output));
     let mut layers: BTreeMap<String, BTreeSet<Option<u32>>> = BTreeMap::new();

@@ -56,14 +56,14 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
     /// That plan, or one of those next to it if its addresses happen to fit more closely.
     pub(super) fn lowest_laid_out(&self) -> Result<Candidate, E> {
         let mut best = self.lowest()?;
-        let mut best_bytes = self.assembled(&best)?.arena_bytes as u64 + self.recorded(&best);
+        let mut best_bytes = self.laid_bytes(&best)? + self.recorded(&best);
         for level in best.level + 1..=(best.level + LAYOUT_STEPS).min(self.dial.len() - 1) {
             let candidate = self.evaluate(best.variant, level)?;
             let recorded = self.recorded(&candidate);
             if candidate.arena_bytes + recorded >= best_bytes {
                 continue;
             }
-            let bytes = self.assembled(&candidate)?.arena_bytes as u64 + recorded;
+            let bytes = self.laid_bytes(&candidate)? + recorded;
             if bytes < best_bytes {
                 (best, best_bytes) = (candidate, bytes);
             }

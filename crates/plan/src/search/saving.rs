@@ -26,7 +26,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         if self.request.pins.save == SavePin::Between {
             return Ok(0);
         }
-        Ok(checkpoint_bytes(&(*self.built(self.smallest()?)?).as_ref().slots) + WRITER_BYTES)
+        Ok(checkpoint_bytes(&(*self.known(self.smallest()?)?.built).as_ref().slots) + WRITER_BYTES)
     }
 
     /// Of a snapshot that there must be room for.

@@ -81,7 +81,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
             loss_chunks: candidate.variant.chunks.loss,
             mlp_chunks: candidate.variant.chunks.mlp,
             update_in_backward: candidate.variant.update_in_backward,
-            keep: rounded_classes((*self.built(candidate.variant)?).as_ref()),
+            keep: rounded_classes((*self.known(candidate.variant)?.built).as_ref()),
             layout: LayoutReport {
                 arena_bytes: plan.arena_bytes as u64,
                 lower_bound_bytes: plan.lower_bound_bytes as u64,
@@ -196,10 +196,10 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         newest.map_or_else(|| "keep everything".into(), |(class, k)| format!("+ recompute {} ×{k}", class.0))
     }
 
-    pub(super) fn refusal(&self) -> Result<PlanError, E> {
-        let lowest = self.lowest_laid_out()?;
-        let plan = self.assembled(&lowest)?;
-        let memories = self.memories(Some(self.with_recorded(&plan, &lowest)));
+    /// That even the lowest plan does not fit.
+    pub(super) fn refusal(&self, lowest: &Candidate) -> Result<PlanError, E> {
+        let plan = self.assembled(lowest)?;
+        let memories = self.memories(Some(self.with_recorded(&plan, lowest)));
         Ok(does_not_fit(self.request.device, self.request.budgets, memories, self.alternatives(None)?))
     }
 }

@@ -28,6 +28,33 @@ fn a_template_with_a_line_too_long_to_be_counted() {
     }
 }
 
+/// Of an empty text or list there is no last letter to begin with.
+#[test]
+fn a_template_that_goes_backwards_through_nothing() {
+    for slice in
+        ["''[::-1]", "[][::-1]", "m.content[5:2:-1]", "m.content[:9:-1]", "(m.content or '')[::-9223372036854775808]"]
+    {
+        let template =
+            format!("{{% for m in messages %}}{{{{ {slice} }}}}{{{{ (m.nothing or '')[::-1] }}}}{{% endfor %}}");
+        check("chat_template.jinja", template.as_bytes());
+    }
+}
+
+/// How many lengths are packed stands before them, for what texts share and for the rest; a decoder took memory for as many.
+#[test]
+fn a_page_with_more_lengths_than_values() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/parquet/delta.parquet");
+    let whole = std::fs::read(file).expect("a fixture");
+    for count_at in [0x50, 0x66] {
+        assert_eq!(whole[count_at - 3..=count_at], [0x80, 1, 4, 24], "a block of 128 in four parts, 24 values");
+        for claimed in [&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f][..], &[0xff, 0xff, 0xff, 0xff, 0x07], &[25]] {
+            let mut bytes = whole.clone();
+            bytes[count_at..count_at + claimed.len()].copy_from_slice(claimed);
+            check("rows.parquet", &bytes);
+        }
+    }
+}
+
 /// Cut off in its decoder, or no JSON there.
 #[test]
 fn a_tokenizer_that_ends_early() {

@@ -28,6 +28,16 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// From the prompt's first token to the last new one.
     pub seconds: f64,
+    /// Of these, until the first new one: the prompt was taken in.
+    pub first_s: f64,
+}
+
+impl Generated {
+    /// Behind the first new token, which is the prompt's.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        let (later, seconds) = (self.tokens.len().saturating_sub(1), self.seconds - self.first_s);
+        (later > 0 && seconds > 0.0).then(|| later as f64 / seconds)
+    }
 }
 
 /// A sequence at its place.
@@ -42,6 +52,7 @@ struct Growing {
     /// Tokens whose keys and values are kept.
     cached: usize,
     began: Instant,
+    first_s: f64,
 }
 
 impl Growing {
@@ -51,7 +62,7 @@ impl Growing {
             Some(start) => (tokens.to_vec(), vec![start]),
             None => (Vec::new(), tokens.to_vec()),
         };
-        Self { prompt, source, given: tokens.len(), tokens, cached: 0, began: Instant::now() }
+        Self { prompt, source, given: tokens.len(), tokens, cached: 0, began: Instant::now(), first_s: 0.0 }
     }
 }
 
@@ -197,6 +208,9 @@ impl Generation<'_> {
             let new = growing.tokens.len() - growing.given;
             let token = self.sampling.choose(&mut self.logits, &growing.tokens, growing.prompt as u64, new as u64);
             let token = token.ok_or(TrainError::LogitsNotANumber { position: growing.cached - 1 })?;
+            if new == 0 {
+                growing.first_s = growing.began.elapsed().as_secs_f64();
+            }
             growing.tokens.push(token);
             let is_last = new + 1 >= self.ending.max_new || growing.cached >= longest;
             let ends = is_last || self.ending.stop.contains(&token);
@@ -214,5 +228,6 @@ impl Generation<'_> {
 
 fn finish(finished: &mut [Generated], mut growing: Growing) {
     let tokens = growing.tokens.split_off(growing.given);
-    finished[growing.prompt] = Generated { tokens, seconds: growing.began.elapsed().as_secs_f64() };
+    let seconds = growing.began.elapsed().as_secs_f64();
+    finished[growing.prompt] = Generated { tokens, seconds, first_s: growing.first_s };
 }

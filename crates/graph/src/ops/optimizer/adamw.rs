@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::HYPER_LEN;
+use super::{HYPER_LEN, rate_of_update};
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, same_as};
 use crate::optimizer::{Matrix, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands};
 use crate::{Class, GPU_UPDATES_PER_LAUNCH, Graph, GraphError, Shape, Value, Work};
@@ -53,6 +53,10 @@ impl OpRule for AdamW {
 
     fn tensors_per_launch(&self) -> usize {
         GPU_UPDATES_PER_LAUNCH
+    }
+
+    fn rate_name(&self, io: &Io) -> &'static str {
+        rate_of_update(self.name(), io)
     }
 
     fn shared_numbers(&self) -> Option<Range<usize>> {

@@ -74,5 +74,12 @@ impl OpRule for GlobalNorm {
     }
 }
 
+/// Under which name the rate of updates with states in codes is kept, whatever the rule: finding codes is most of it.
+pub const CODED_UPDATE: &str = "coded_update";
+
+fn rate_of_update(name: &'static str, io: &Io) -> &'static str {
+    if io.inputs.iter().any(|input| input.storage.blocks.is_some()) { CODED_UPDATE } else { name }
+}
+
 /// Numbers an update takes from the host: the learning rate, two of the optimizer's own, and the update `t`.
 pub const HYPER_LEN: usize = 4;
