@@ -111,6 +111,10 @@ fn decisions(report: &Report) -> Table {
     if report.mlp_chunks > 1 {
         table.row(["MLP chunks".to_owned(), report.mlp_chunks.to_string()]);
     }
+    if !report.keep.is_empty() {
+        let keep: Vec<String> = report.keep.iter().map(|(class, k)| format!("{class} ×{k}")).collect();
+        table.row(["kept in fp8".to_owned(), keep.join(", ")]);
+    }
     if report.update_in_backward {
         table.row(["optimizer".to_owned(), "in the backward pass".to_owned()]);
     }

@@ -5,6 +5,9 @@ use plimsoll_graph::{BlockFormat, Code, DType, NESTED_SCALES, Scales, Storage};
 
 use crate::reference::Coded;
 
+/// No number as a code of e4m3, and as every byte of a float32.
+const POISON_BYTE: u8 = 0xff;
+
 /// The bytes of a tensor stored in blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Blocks {
@@ -88,6 +91,18 @@ impl Blocks {
             _ => f64::from(number),
         };
         (0..self.elements).map(|index| read(product(index))).collect()
+    }
+
+    /// Its bytes, with what belongs to elements beyond `active`, which are whole blocks of eight bits, overwritten by codes
+    /// and scales that are no numbers.
+    pub fn poisoned_bytes(&self, active: usize) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        if active < self.elements {
+            let at = self.format.scales_at(self.elements).expect("a small tensor");
+            bytes[active..at].fill(POISON_BYTE);
+            bytes[at + 4 * (active / self.format.elements)..].fill(POISON_BYTE);
+        }
+        bytes
     }
 
     /// What codes stand for, and the scales apart.

@@ -45,6 +45,7 @@ impl StandIn {
         let floats = wide.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).enumerate();
         let rounded = floats.map(|(index, x)| if stochastic { chosen(x, buffer.dtype(), index) } else { x });
         let low_rank: Vec<u8> = match buffer.dtype() {
+            _ if buffer.storage.blocks.is_some() => wide.to_vec(),
             DType::BF16 => rounded.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
             DType::F16 => rounded.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
             _ => wide.to_vec(),
@@ -115,10 +116,13 @@ fn widen(step: &Step) -> (Step, usize) {
             region
         }
     };
-    let codes = matches!(&step.op, Op::Linear(linear) if linear.fp8);
+    let codes = match &step.op {
+        Op::Linear(linear) => linear.fp8,
+        op => matches!(op, Op::RoundRows(_) | Op::WidenRows(_)),
+    };
     let mut widen_buffer = |buffer: &Buffer| {
         let dtype = wide_type(buffer.dtype());
-        // Codes that are multiplied are those of any type.
+        // Codes that are multiplied or kept are those of any type.
         let blocks = buffer.storage.blocks.filter(|_| codes || dtype == buffer.dtype());
         let (bytes, decoded) = (buffer.region.bytes, buffer.shape.elements() * dtype.bytes());
         let bytes = match (buffer.storage.blocks, blocks) {

@@ -137,7 +137,7 @@ impl Tensor {
             Data::F16(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
             Data::I32(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
             Data::U32(d) => d[..len].iter().map(|&x| f64::from(x)).collect(),
-            Data::Blocks(d) => d.numbers(),
+            Data::Blocks(d) => d.numbers()[..len].to_vec(),
         };
         let mut shape = self.shape.dims().to_vec();
         if self.extent != Extent::Fixed {
@@ -161,7 +161,7 @@ impl Tensor {
             Data::F16(d) => words(d, len, f16::NAN, f16::to_le_bytes),
             Data::I32(d) => words(d, len, i32::MAX, i32::to_le_bytes),
             Data::U32(d) => words(d, len, u32::MAX, u32::to_le_bytes),
-            Data::Blocks(d) => d.bytes.clone(),
+            Data::Blocks(d) => d.poisoned_bytes(len),
         }
     }
 

@@ -168,13 +168,14 @@ impl<'a> Call<'a> {
         self.block_bytes(buffer).map(|(start, _)| start)
     }
 
-    /// An input that is a weight stored in blocks, decoded to float32.
-    pub(crate) fn coded_weight(&self, index: usize) -> Result<CodedWeight<'a>, RuntimeError> {
+    /// An input that is stored in blocks, decoded to float32: a weight, or rows that were rounded.
+    pub(crate) fn coded(&self, index: usize) -> Result<CodedWeight<'a>, RuntimeError> {
         let buffer = self.step.inputs.get(index).ok_or_else(|| self.error(format!("input {index} is missing")))?;
         let format = buffer.storage.blocks.filter(|_| buffer.dtype() == DType::F32);
         let format = format.ok_or_else(|| self.unsupported(buffer))?;
         let (start, bytes) = self.block_bytes(buffer)?;
-        // SAFETY: the bytes lie in the arena; nobody writes to a step's inputs while it runs, and no output is a weight.
+        // SAFETY: the bytes lie in the arena; nobody writes to a step's inputs while it runs, and no output takes the place of
+        // these.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) };
         let coded = CodedWeight::new(format, buffer.shape.elements(), bytes);
         coded.ok_or_else(|| self.error(format!("input {index} has no scales")))

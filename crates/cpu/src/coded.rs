@@ -15,7 +15,7 @@ use crate::linear::first_col;
 use crate::product::{Factor, Onto, PackingRoom, Product};
 
 pub(crate) fn coded_product(op: &Linear, call: &Call, out: Matrix) -> Result<(), RuntimeError> {
-    let weight = Weight { coded: call.coded_weight(1)?, shape: call.step.inputs[1].shape, op };
+    let weight = Weight { coded: call.coded(1)?, shape: call.step.inputs[1].shape, op };
     let bias: Option<Matrix> = if op.bias { Some(call.input(2)?) } else { None };
     let rows: Matrix = call.input(0)?;
     let (part, rounded, packing) = scratch(op, call, &weight.shape, rows)?;

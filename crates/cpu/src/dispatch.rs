@@ -5,7 +5,7 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::args::Call;
 use crate::{
-    activation, adapter, attention, cached, elementwise, embedding, layer_norm, linear, loss, norm, optimizer,
+    activation, adapter, attention, cached, elementwise, embedding, kept, layer_norm, linear, loss, norm, optimizer,
     position_bias, preference, ranking, rope, rows, score,
 };
 
@@ -40,6 +40,8 @@ pub(crate) fn run(call: &Call) -> Result<(), RuntimeError> {
         Op::LastRowsGrad(_) => rows::last_rows_grad(call),
         Op::SplitRows(_) => rows::split_rows(call),
         Op::JoinRows(_) => rows::join_rows(call),
+        Op::RoundRows(_) => kept::round_rows(call),
+        Op::WidenRows(_) => kept::widen_rows(call),
         Op::PairLoss(op) => score::pair_loss(op, call),
         Op::ClassLoss(op) => score::class_loss(op, call),
         Op::ListLoss(op) => ranking::list_loss(op, call),

@@ -19,6 +19,7 @@ mod dispatch;
 mod elementwise;
 mod embedding;
 mod gated_adapters;
+mod kept;
 mod layer_norm;
 mod linear;
 mod loss;

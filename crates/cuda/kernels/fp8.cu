@@ -18,7 +18,8 @@ struct Divisor {
         : scale(scale), reciprocal(__frcp_rn(scale)), plain(scale > 0x1p-60f && scale < 0x1p60f) {}
 
     __device__ __forceinline__ float divide(float x) const {
-        if (!plain) return scale > 0.0f ? __fdiv_rn(x, scale) : 0.0f;
+        // Of a row of zeros, zero; of one in which nothing is a number, none.
+        if (!plain) return scale > 0.0f ? __fdiv_rn(x, scale) : x - x;
         const float near = __fmul_rn(x, reciprocal);
         return __fmaf_rn(__fmaf_rn(-near, scale, x), reciprocal, near);
     }

@@ -1,9 +1,10 @@
-//! Frozen weights in few bits: where their codes and scales lie, and a part of one decoded.
+//! Frozen weights in few bits, and rows that are kept in such: where codes and scales lie, and a part of them decoded.
 
 use std::ops::Range;
 
 use plimsoll_graph::ops::LinearKind;
 use plimsoll_graph::{BlockFormat, Code, DType, Scales, Shape};
+use plimsoll_plan::Buffer;
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, type_suffix};
@@ -20,7 +21,7 @@ const THREADS: u32 = (WARPS * WARP) as u32;
 /// Elements that share a scale in the format of four bits that is read in packs.
 const NF4_BLOCK: usize = 64;
 
-/// A weight `[rows, cols]` in few bits.
+/// A weight `[rows, cols]` in few bits, or rows of tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoredWeight {
     pub codes: u64,
@@ -36,11 +37,18 @@ pub(crate) struct StoredWeight {
 impl StoredWeight {
     /// An input that is stored in blocks.
     pub(crate) fn input(call: &Call, index: usize) -> Result<Self, RuntimeError> {
-        let buffer = &call.step.inputs[index];
+        Self::at(call, &call.step.inputs[index], call.input(index).ptr)
+    }
+
+    /// An output that is stored in blocks.
+    pub(crate) fn output(call: &Call, index: usize) -> Result<Self, RuntimeError> {
+        Self::at(call, &call.step.outputs[index], call.output(index).ptr)
+    }
+
+    fn at(call: &Call, buffer: &Buffer, codes: u64) -> Result<Self, RuntimeError> {
         let elements = buffer.shape.elements();
         let format = buffer.storage.blocks.ok_or_else(|| call.error("the weight has no codes"))?;
         let too_large = || call.error(format!("no memory holds {elements} elements"));
-        let codes = call.input(index).ptr;
         let scales = codes + format.scales_at(elements).ok_or_else(too_large)? as u64;
         let nested = match format.scales {
             Scales::F32 => 0,
@@ -57,7 +65,7 @@ impl StoredWeight {
         self.shape.cols()
     }
 
-    /// A run of the weight's rows (`Forward`) or of its columns, packed tightly from `to` on.
+    /// A run of its rows (`Forward`) or of its columns, packed tightly from `to` on.
     pub(crate) fn decode(
         &self,
         call: &Call,

@@ -36,6 +36,7 @@ mod few_rows;
 mod fp8;
 mod gated_adapters;
 mod grouping;
+mod kept;
 mod layer_norm;
 mod library;
 mod linear;

@@ -7,6 +7,7 @@ mod cost;
 mod error;
 mod fusion;
 mod graph;
+mod keep;
 mod op;
 pub mod ops;
 mod optimizer;
@@ -25,6 +26,7 @@ pub use cost::{
 pub use error::GraphError;
 pub use fusion::{fuse_backward, fuse_forward};
 pub use graph::{Graph, Node, NodeId, Phase};
+pub use keep::keep_rounded;
 pub use op::{Alias, Io, Op, OpRule};
 pub use optimizer::{
     Matrix, OPTIMIZERS, Optimizer, OptimizerSettings, State, StateStorage, UpdateOperands, optimizer_named,

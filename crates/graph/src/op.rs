@@ -126,6 +126,8 @@ operators!(
     LastRowsGrad,
     SplitRows,
     JoinRows,
+    RoundRows,
+    WidenRows,
     PairLoss,
     ClassLoss,
     ListLoss,

@@ -166,6 +166,7 @@ impl Recipe {
             compute,
             base: None,
             fp8_products: false,
+            keep_fp8: false,
             master: false,
             scaled_loss: false,
         }

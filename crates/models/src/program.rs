@@ -6,7 +6,7 @@ use plimsoll_graph::ops::HYPER_LEN;
 use plimsoll_graph::{
     BatchShape, Cadence, Chunks, DType, Extent, Graph, GraphError, Program, Role, ScheduleGraph, ScheduleId, Shape,
     Slot, SlotId, SlotTable, StreamId, WeightFormat, differentiate, differentiate_transient, fuse_backward,
-    fuse_forward, sink_gradients,
+    fuse_forward, keep_rounded, sink_gradients,
 };
 
 use crate::forward::Forward;
@@ -31,6 +31,8 @@ pub struct Recipe {
     pub base: Option<WeightFormat>,
     /// Whether weights of [`WeightFormat::E4m3`] are multiplied as codes, by rows that are rounded to such.
     pub fp8_products: bool,
+    /// Whether what only adapters' gradients need of the forward pass is kept rounded: see [`keep_rounded`].
+    pub keep_fp8: bool,
     /// Keep a float32 copy of trained sixteen-bit weights.
     pub master: bool,
     /// Gradients are those of a loss that the host multiplies by a number; the update takes it out again.
@@ -311,8 +313,7 @@ fn build_applying(
     let states = match applied {
         Applied::Behind => {
             let grads = differentiate(&mut micro_step, &mut slots, &values, recipe.grad_dtype())?;
-            fuse_backward(&mut micro_step);
-            sink_gradients(&mut micro_step);
+            improve(&mut micro_step, recipe)?;
             let grads = grads.into_iter().map(Some);
             let states = training_slots(&mut slots, recipe, &trained, grads)?;
             let update = update(&slots, recipe, &inputs, &trained, &states)?;
@@ -321,8 +322,7 @@ fn build_applying(
         }
         Applied::InBackward => {
             let grads = differentiate_transient(&mut micro_step, &values, recipe.grad_dtype())?;
-            fuse_backward(&mut micro_step);
-            sink_gradients(&mut micro_step);
+            improve(&mut micro_step, recipe)?;
             let states = training_slots(&mut slots, recipe, &trained, std::iter::repeat(None))?;
             update_in_backward(&mut micro_step, &slots, recipe, &inputs, &trained, &states, &grads)?;
             states
@@ -336,4 +336,11 @@ fn build_applying(
     schedules.extend(text);
     let program = Program { batch, slots, schedules };
     Ok(Built { program, parameters: registry.into_parameters(), inputs, trained: states })
+}
+
+/// Passes over what differentiation has made.
+fn improve(graph: &mut Graph, recipe: &Recipe) -> Result<(), GraphError> {
+    fuse_backward(graph);
+    sink_gradients(graph);
+    if recipe.keep_fp8 { keep_rounded(graph) } else { Ok(()) }
 }

@@ -81,6 +81,7 @@ where
             loss_chunks: 1,
             mlp_chunks: 1,
             update_in_backward: false,
+            keep: BTreeMap::new(),
             save: SaveMode::Between,
             layout: LayoutReport {
                 arena_bytes: plan.arena_bytes as u64,

@@ -36,6 +36,6 @@ pub use report::{
 };
 pub use schedule::{Buffer, Lane, Place, Region, Schedule, Step};
 pub use search::{
-    Budgets, Chosen, Fixed, Goal, Pins, Request, SAME_SPEED, SavePin, Variant, WRITER_BYTES, plan, speed_curve,
+    Budgets, Chosen, Fixed, Goal, KeepPin, Pins, Request, SAME_SPEED, SavePin, Variant, WRITER_BYTES, plan, speed_curve,
 };
 pub use time::{Estimate, estimate, step_cost, work_seconds};

@@ -227,6 +227,8 @@ pub struct Report {
     pub mlp_chunks: usize,
     /// Whether each parameter is updated in the backward pass, as soon as its gradient is complete.
     pub update_in_backward: bool,
+    /// Class of values → number of layers in which adapters' gradients are made from values rounded to e4m3.
+    pub keep: BTreeMap<String, usize>,
     pub save: SaveMode,
     pub layout: LayoutReport,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,11 +9,15 @@
 //! than recompute costs, but an update can then no longer be left out as a whole: it is tried where not everything fits
 //! without.
 //!
+//! Where it is allowed, what only adapters' gradients need of the forward pass may be kept in eight bits: programs that do
+//! so are tried beside those that do not, and taken where they are clearly faster or the only ones that fit.
+//!
 //! Micro-batch and chunks are the decisions that show in the bits of a result: they decide in which order sums are made.
 //! Chunks other than the fastest for a micro-batch are taken only where they gain clearly, and an MLP is divided only where
 //! no smaller micro-batch would do the same.
 
 mod curve;
+mod keeping;
 mod known;
 mod lowest;
 mod saving;
@@ -36,6 +40,7 @@ use crate::{Backing, DeviceProfile, PlanError};
 pub(crate) mod summary;
 
 pub use curve::speed_curve;
+pub use keeping::KeepPin;
 pub(crate) use known::with_drops;
 pub use saving::{SavePin, WRITER_BYTES};
 
@@ -69,6 +74,7 @@ pub struct Pins {
     pub mlp_chunks: Option<usize>,
     pub recompute: Option<BTreeMap<String, usize>>,
     pub update_in_backward: Option<bool>,
+    pub keep: KeepPin,
     pub save: SavePin,
 }
 
@@ -79,6 +85,8 @@ pub struct Variant {
     pub chunks: Chunks,
     /// Whether the backward pass updates each parameter as soon as its gradient is complete.
     pub update_in_backward: bool,
+    /// Whether what only adapters' gradients need of the forward pass is kept rounded to eight bits.
+    pub keep_fp8: bool,
 }
 
 /// Makes the program of a variant, with whatever else the caller wants to have of the one that is chosen.
@@ -131,6 +139,8 @@ const MLP_ROWS: [usize; 2] = [4096, 1024];
 pub const SAME_SPEED: f64 = 0.01;
 /// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
 const CHUNKS_GAIN: f64 = 0.01;
+/// What values that are kept rounded must gain over those kept as they are.
+const KEEP_GAIN: f64 = 0.01;
 
 /// Positions of the dial tried behind one whose addresses take more than their lower bound.
 const LAYOUT_STEPS: usize = 8;
@@ -364,7 +374,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         let batch = *self.batches()?.last().expect("there is always a micro-batch of one group");
         let loss = *self.loss_chunks(batch).last().expect("there is always a number of chunks");
         let mlp = self.mlp_chunks(batch)?[0];
-        Ok(Variant { batch, chunks: Chunks { loss, mlp }, update_in_backward: false })
+        Ok(Variant { batch, chunks: Chunks { loss, mlp }, update_in_backward: false, keep_fp8: self.keeps()[0] })
     }
 
     /// Orders classes by bytes freed per second spent, each given those before it.
@@ -460,10 +470,29 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
 
     /// Candidates that fit, best first.
     fn fastest_that_fit(&self) -> Result<Vec<Candidate>, E> {
+        let fastest = |found: &[Candidate]| found.iter().map(|c| c.step.seconds).fold(f64::INFINITY, f64::min);
+        let mut found: Vec<Candidate> = Vec::new();
+        for &keep_fp8 in self.keeps() {
+            let exact = fastest(&found);
+            let fitting = self.fitting(keep_fp8)?.into_iter();
+            found.extend(fitting.filter(|candidate| candidate.step.seconds * (1.0 + KEEP_GAIN) < exact));
+        }
+        let best = fastest(&found);
+        // Equally fast ones first, smallest among them first; then the others by speed.
+        found.sort_by(|a, b| {
+            let class = |c: &Candidate| if c.step.seconds <= best * (1.0 + SAME_SPEED) { 0 } else { 1 };
+            let size = |c: &Candidate| if class(c) == 0 { c.arena_bytes } else { 0 };
+            (class(a), size(a)).cmp(&(class(b), size(b))).then(a.step.seconds.total_cmp(&b.step.seconds))
+        });
+        Ok(found)
+    }
+
+    /// The fastest that fit of all micro-batches worth considering.
+    fn fitting(&self, keep_fp8: bool) -> Result<Vec<Candidate>, E> {
         let mut found: Vec<Candidate> = Vec::new();
         for batch in self.batches()? {
             for &update_in_backward in self.ways(batch) {
-                let fitting = self.fastest_chunks(batch, update_in_backward)?;
+                let fitting = self.fastest_chunks(batch, update_in_backward, keep_fp8)?;
                 let keeps_all = fitting.iter().any(|candidate| candidate.level == 0);
                 found.extend(fitting);
                 // Nothing is gained where everything fits already.
@@ -475,21 +504,14 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
                 break;
             }
         }
-        let best = found.iter().map(|c| c.step.seconds).fold(f64::INFINITY, f64::min);
-        // Equally fast ones first, smallest among them first; then the others by speed.
-        found.sort_by(|a, b| {
-            let class = |c: &Candidate| if c.step.seconds <= best * (1.0 + SAME_SPEED) { 0 } else { 1 };
-            let size = |c: &Candidate| if class(c) == 0 { c.arena_bytes } else { 0 };
-            (class(a), size(a)).cmp(&(class(b), size(b))).then(a.step.seconds.total_cmp(&b.step.seconds))
-        });
         Ok(found)
     }
 
     /// Of one micro-batch: candidates that fit, those with more chunks only where they are clearly faster.
-    fn fastest_chunks(&self, batch: BatchShape, update_in_backward: bool) -> Result<Vec<Candidate>, E> {
+    fn fastest_chunks(&self, batch: BatchShape, update_in_backward: bool, keep_fp8: bool) -> Result<Vec<Candidate>, E> {
         let (mut found, mut larger_chunks) = (Vec::new(), None::<f64>);
         for chunks in self.chunks(batch)? {
-            let variant = Variant { batch, chunks, update_in_backward };
+            let variant = Variant { batch, chunks, update_in_backward, keep_fp8 };
             let Some(candidate) = self.first_fit(variant)? else { continue };
             let (keeps_all, seconds) = (candidate.level == 0, candidate.step.seconds);
             if larger_chunks.is_none_or(|larger| seconds * (1.0 + CHUNKS_GAIN) < larger) {
@@ -550,7 +572,7 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
                 let plan = self.assembled(&candidate)?;
                 verify(&plan).map_err(PlanError::from)?;
                 let report = self.report(&plan, &candidate)?;
-                let Variant { batch, chunks, update_in_backward } = candidate.variant;
+                let Variant { batch, chunks, update_in_backward, .. } = candidate.variant;
                 let (built, drops) = (self.known(candidate.variant)?.built.clone(), self.dial[level].clone());
                 return Ok(Some(Chosen { built, plan, batch, chunks, update_in_backward, drops, report }));
             }

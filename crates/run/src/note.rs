@@ -53,6 +53,8 @@ pub enum Note {
     Base(Decided),
     /// The base is stored as the adapter was trained on it.
     AdapterBase(&'static str),
+    /// Values that adapters' gradients are made from are rounded.
+    KeptInFp8,
     Warning(Warning),
 }
 
@@ -99,6 +101,10 @@ impl fmt::Display for Note {
             Self::AdapterBase(format) => {
                 write!(f, "the adapter was trained on a base in {format}, which is used here; `base` sets another")
             }
+            Self::KeptInFp8 => f.write_str(
+                "what only adapters' gradients need is kept in e4m3: each number is off by a sixteenth of itself at most, or \
+                 by a 458752nd of its row's largest; losses and all other gradients stay as they are",
+            ),
             Self::Warning(warning) => warning.fmt(f),
         }
     }

@@ -123,6 +123,7 @@ pub fn plan(resolved: &Resolved, options: Options<'_>) -> Result<PlannedRun, Fai
     let (chosen, fixed) = planned.map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
     notes.extend(capacity.notes);
     notes.extend(of_model(resolved, &spec));
+    notes.extend(of_plan(&chosen.report));
     let next_gib = match spec.goal {
         Goal::Fastest => next_gib(&spec, &profile, capacity.budgets, fixed)?,
         Goal::Lowest => Vec::new(),
@@ -221,8 +222,13 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
     notes.extend(data.notes());
     let warnings = warning::of_run(&resolved.run, amount, &rate, &data.train, data.eval.as_ref());
     notes.extend(warnings.into_iter().map(Note::Warning));
+    let mut planned = None;
     let mut watch = |preparation: Preparation<'_>| match preparation {
-        Preparation::Planned(report) => observer.observe(observer::Event::Planned { report, notes: &notes }),
+        Preparation::Planned(report) => {
+            planned = of_plan(report);
+            let notes: Vec<Note> = notes.iter().cloned().chain(planned.clone()).collect();
+            observer.observe(observer::Event::Planned { report, notes: &notes });
+        }
         Preparation::Weights { done_bytes, total_bytes } => {
             observer.observe(observer::Event::Weights { done_bytes, total_bytes });
         }
@@ -232,6 +238,7 @@ pub fn prepare(resolved: &Resolved, options: Options<'_>, observer: &mut dyn Obs
         capacity.budgets,
     )
     .map_err(|error| unprepared(error, &spec, resolved, &profile, &capacity))?;
+    notes.extend(planned);
     session.set_byte_lengths(byte_lengths);
     let (tokenizer, rows) = (data.tokenizer.clone(), resolved.run.eval.bleu_rows);
     session.compare_texts(TextComparison { tokenizer, rows });
@@ -328,6 +335,11 @@ fn references(resolved: &Resolved, data: &RunData) -> Result<Option<u64>, Failur
             )
             .hint("set `data.mode: cached` or `memory`, or train adapters, as in method: {lora: {r: 16}}")),
     }
+}
+
+/// What of a plan changes more than the order of sums.
+fn of_plan(report: &Report) -> Option<Note> {
+    (!report.keep.is_empty()).then_some(Note::KeptInFp8)
 }
 
 /// Where the model was found, if that is not plain, and what is odd about it.

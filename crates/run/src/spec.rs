@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use plimsoll_graph::{DType, StateStorage};
 use plimsoll_models::{Lora, Recipe, Targets, parameter_groups};
-use plimsoll_plan::{Backing, DeviceProfile, Goal, Pins, SavePin};
+use plimsoll_plan::{Backing, DeviceProfile, Goal, KeepPin, Pins, SavePin};
 use plimsoll_train::{
     Model, ModelOrigin, RankingLoss, RankingSettings, Reward, Spec, Task, TaskLacks, TaskSettings, task_named,
 };
 
 use crate::base;
-use crate::config::{self, Batch, Init, Method, ModelSource, Precision, Resolved, RunConfig, SavePlan};
+use crate::config::{self, Batch, Init, KeepPrecision, Method, ModelSource, Precision, Resolved, RunConfig, SavePlan};
 use crate::diagnostics::explained;
 use crate::failure::Failure;
 
@@ -160,6 +160,7 @@ fn recipe(resolved: &Resolved, device: &DeviceProfile, model: &Model) -> Result<
         compute,
         base: None,
         fp8_products: false,
+        keep_fp8: false,
         // Sixteen-bit weights lose small updates; a float32 copy keeps them unless the state is sixteen-bit too.
         master: compute != DType::F32 && state == StateStorage::Float32,
         scaled_loss: compute == DType::F16,
@@ -224,9 +225,15 @@ fn looks_first(run: &RunConfig) -> bool {
     run.guard.action == config::GuardAction::Skip || run.guard.spike.is_some()
 }
 
-/// A pin that the guard does not bear.
+/// Pins that the guard does not bear, or that mean nothing for the method.
 fn check_pins(resolved: &Resolved) -> Result<(), Failure> {
     let run = &resolved.run;
+    if run.plan.keep == KeepPrecision::Fp8 && !matches!(run.method, Method::Lora(_)) {
+        let message = "`plan.keep` is fp8, but only adapters' gradients may be made from rounded values";
+        return Err(resolved
+            .invalid("plan.keep", message)
+            .hint("remove plan.keep, or train adapters: `method: {lora: {}}`"));
+    }
     if run.plan.update_in_backward != Some(true) || !looks_first(run) {
         return Ok(());
     }
@@ -244,6 +251,10 @@ fn pins(run: &RunConfig) -> Pins {
         recompute: run.plan.recompute.as_ref().map(|m| m.iter().map(|(k, v)| (k.clone(), *v as usize)).collect()),
         // The guard looks at a whole update before it is applied.
         update_in_backward: if looks_first(run) { Some(false) } else { run.plan.update_in_backward },
+        keep: match run.plan.keep {
+            KeepPrecision::Exact => KeepPin::Exact,
+            KeepPrecision::Fp8 => KeepPin::RoundedIfBetter,
+        },
         save: match run.plan.save {
             SavePlan::Between => SavePin::Between,
             SavePlan::Beside => SavePin::Beside,

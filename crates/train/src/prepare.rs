@@ -192,9 +192,10 @@ fn with_request<T>(
 ) -> Result<T, TrainError> {
     spec.check_streams()?;
     let head = spec.task.head();
-    let make = |Variant { batch, chunks, update_in_backward }| -> Result<Built, TrainError> {
+    let make = |Variant { batch, chunks, update_in_backward, keep_fp8 }| -> Result<Built, TrainError> {
         let build = if update_in_backward { build_updating_in_backward } else { build };
-        Ok(build(&spec.model.config, &*head, &spec.recipe, batch, chunks)?)
+        let recipe = Recipe { keep_fp8, ..spec.recipe.clone() };
+        Ok(build(&spec.model.config, &*head, &recipe, batch, chunks)?)
     };
     answer(&Request {
         build: &make,
@@ -407,6 +408,7 @@ pub(crate) fn start(
             micro_batch_tokens: report.micro_batch_tokens,
             loss_chunks: chunked.then_some(chunks.loss),
             mlp_chunks: chunks.mlp,
+            keep_fp8: !report.keep.is_empty(),
         };
         let snapshot_bytes = report.host.categories.snapshot;
         let mut session = Session::new(spec, backend, built, plan, position, snapshot_bytes, paranoid)?;

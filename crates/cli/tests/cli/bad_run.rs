@@ -139,6 +139,19 @@ fn pins_out_of_range() {
     );
     refused_set(
         &world,
+        "plan.keep=int8",
+        2,
+        "error: --set plan.keep: `plan.keep` must be `exact` or `fp8`, not `int8`\n",
+    );
+    refused_set(
+        &world,
+        "plan.keep=fp8",
+        2,
+        "error: --set plan.keep: `plan.keep` is fp8, but only adapters' gradients may be made from rounded values\n\
+         hint: remove plan.keep, or train adapters: `method: {lora: {}}`\n",
+    );
+    refused_set(
+        &world,
         "plan.recompute={gate_up: 9}",
         2,
         "error: --set plan.recompute: `plan.recompute.gate_up` is 9, but only 2 layers have that class\n",

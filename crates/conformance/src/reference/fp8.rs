@@ -19,7 +19,7 @@ fn nearest(number: f64) -> f64 {
 }
 
 /// A row's numbers, which are float32, and its scale.
-fn rounded(row: &[f32]) -> (Vec<f64>, f64) {
+pub(super) fn rounded(row: &[f32]) -> (Vec<f64>, f64) {
     let largest = row.iter().fold(0f32, |most, x| most.max(x.abs()));
     let scale = largest / LARGEST as f32;
     let share = |&x: &f32| if scale == 0.0 { 0.0 } else { nearest(f64::from(x / scale)) };

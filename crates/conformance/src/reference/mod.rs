@@ -11,6 +11,7 @@ mod elementwise;
 mod embedding;
 mod finite_difference;
 mod fp8;
+mod kept;
 mod layer_norm;
 mod linear;
 mod loss;
@@ -91,6 +92,8 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::LastRowsGrad(_) => vec![rows::last_rows_grad(inputs)],
         Op::SplitRows(op) => rows::split_rows(op, inputs),
         Op::JoinRows(_) => vec![rows::join_rows(inputs)],
+        Op::RoundRows(_) => vec![kept::round_rows(inputs)],
+        Op::WidenRows(_) => vec![kept::widen_rows(inputs)],
         Op::PairLoss(op) => score::pair_loss(op, inputs),
         Op::ClassLoss(op) => score::class_loss(op, inputs),
         Op::ListLoss(op) => ranking::list_loss(op, inputs),

@@ -6,6 +6,7 @@ mod attention;
 mod cached;
 mod elementwise;
 mod embedding;
+mod kept;
 mod layer_norm;
 mod linear;
 mod loss;
@@ -24,6 +25,7 @@ pub use attention::{Attention, AttentionGrad, DISTANCE_TILE, Heads, KEY_TILE, Ma
 pub use cached::{CacheWrite, CachedAttention};
 pub use elementwise::{Add, Dropout, Scale, Zeros};
 pub use embedding::{Embed, EmbedGrad};
+pub use kept::{RoundRows, WidenRows};
 pub use layer_norm::{LayerNorm, LayerNormGrad};
 pub use linear::{
     BiasGrad, Cols, DECODED_ELEMENTS_MAX, DECODED_WIDTH, DROPOUT_ROWS, DecodedScratch, Dest, FP8_ROWS, InnerDropout,

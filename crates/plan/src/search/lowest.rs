@@ -17,8 +17,12 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                 if !update_in_backward && batch != self.smallest()?.batch {
                     continue;
                 }
-                for chunks in self.chunks(batch)? {
-                    let candidate = self.lowest_of(Variant { batch, chunks, update_in_backward })?;
+                let chunks = self.chunks(batch)?;
+                let variants = self.keeps().iter().flat_map(|&keep_fp8| {
+                    chunks.iter().map(move |&chunks| Variant { batch, chunks, update_in_backward, keep_fp8 })
+                });
+                for variant in variants {
+                    let candidate = self.lowest_of(variant)?;
                     if best.as_ref().is_none_or(|best| bytes(&candidate) < bytes(best)) {
                         best = Some(candidate);
                     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_graph::Program;
 
+use super::keeping::rounded_classes;
 use super::{Candidate, Request, SavePin, Search, Variant};
 use crate::assemble::Plan;
 use crate::report::{
@@ -80,6 +81,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
             loss_chunks: candidate.variant.chunks.loss,
             mlp_chunks: candidate.variant.chunks.mlp,
             update_in_backward: candidate.variant.update_in_backward,
+            keep: rounded_classes((*self.known(candidate.variant)?.built).as_ref()),
             layout: LayoutReport {
                 arena_bytes: plan.arena_bytes as u64,
                 lower_bound_bytes: plan.lower_bound_bytes as u64,
@@ -119,7 +121,8 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
         let batches = self.batches()?;
         let largest = batches[0];
         let update_in_backward = self.ways(largest).first().copied().unwrap_or(false);
-        let fastest = Variant { batch: largest, chunks: self.chunks(largest)?[0], update_in_backward };
+        let (chunks, keep_fp8) = (self.chunks(largest)?[0], self.keeps()[0]);
+        let fastest = Variant { batch: largest, chunks, update_in_backward, keep_fp8 };
         let mut rows = vec![("fastest".to_owned(), self.evaluate(fastest, 0)?)];
         if let Some(chosen) = chosen {
             for level in self.class_ends() {
@@ -133,6 +136,13 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
                     let other = self.evaluate(Variant { update_in_backward, ..chosen.variant }, chosen.level)?;
                     let name =
                         if update_in_backward { "update in backward" } else { "update behind the backward pass" };
+                    rows.push((name.to_owned(), other));
+                }
+            }
+            for &keep_fp8 in self.keeps() {
+                if keep_fp8 != chosen.variant.keep_fp8 {
+                    let other = self.evaluate(Variant { keep_fp8, ..chosen.variant }, chosen.level)?;
+                    let name = if keep_fp8 { "adapters' inputs kept in fp8" } else { "adapters' inputs kept exactly" };
                     rows.push((name.to_owned(), other));
                 }
             }

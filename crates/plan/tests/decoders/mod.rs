@@ -90,6 +90,7 @@ pub fn full() -> Recipe {
         compute,
         base: None,
         fp8_products: false,
+        keep_fp8: false,
         master: false,
         scaled_loss: false,
     }
@@ -115,9 +116,9 @@ pub fn program(
 }
 
 pub fn variant(config: &Architecture, head: &dyn Head, recipe: &Recipe, variant: Variant) -> Program {
-    let Variant { batch, chunks, update_in_backward } = variant;
+    let Variant { batch, chunks, update_in_backward, keep_fp8 } = variant;
     let build = if update_in_backward { build_updating_in_backward } else { build };
-    build(config, head, recipe, batch, chunks).expect("a valid program").program
+    build(config, head, &Recipe { keep_fp8, ..recipe.clone() }, batch, chunks).expect("a valid program").program
 }
 
 /// The program with another micro-step.

@@ -58,6 +58,6 @@ pub(crate) use schema::find as key_at;
 pub use size::{Budget, BudgetError, HostBudget};
 pub use sources::SourceEntry;
 pub use words::{
-    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, Mode, Overlong, Precision, RankingLoss, SavePlan,
-    ScheduleName, StateStorage,
+    BaseFormat, DataFormat, DataMode, Goal, GuardAction, Init, KeepPrecision, Mode, Overlong, Precision, RankingLoss,
+    SavePlan, ScheduleName, StateStorage,
 };

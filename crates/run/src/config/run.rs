@@ -18,7 +18,7 @@ use super::schema::{
 use super::section::{Field, Keys, section};
 use super::size::{Budget, HostBudget};
 use super::tasks::{DpoConfig, OrpoConfig, RankingConfig, RewardConfig};
-use super::words::{BaseFormat, Goal, GuardAction, Init, Mode, Precision, SavePlan};
+use super::words::{BaseFormat, Goal, GuardAction, Init, KeepPrecision, Mode, Precision, SavePlan};
 use crate::failure::Failure;
 
 section! {
@@ -175,6 +175,9 @@ section! {
         /// Whether the backward pass updates each parameter as soon as its gradient is complete. Needs `clip: none` and
         /// updates of a single micro-batch; nothing can be left out of an update that turns out bad.
         update_in_backward: Option<bool> = boolean(), also ["optimizer_in_bwd", "fused_backward_pass"];
+        /// Whether what the forward pass keeps for adapters' gradients alone may be rounded to e4m3 where that makes a plan
+        /// faster or fit. Nothing but these gradients changes by it.
+        keep: KeepPrecision = word::<KeepPrecision>(), default "exact";
         /// Write checkpoints beside training, from a snapshot in host memory, or between updates; `auto` is beside where
         /// `save.every` or `save.best` is set and the budget has room.
         save: SavePlan = word::<SavePlan>(), default "auto";

@@ -109,6 +109,11 @@ words!(
     SavePlan { Auto = "auto", Beside = "beside", Between = "between" }
 );
 
+words!(
+    /// In which precision the forward pass keeps what only adapters' gradients need of it.
+    KeepPrecision { Exact = "exact", Fp8 = "fp8" }
+);
+
 words!(Goal { Fastest = "fastest", Lowest = "lowest" });
 
 words!(ScheduleName {

@@ -39,6 +39,7 @@ const KEYS: &[(&str, Effect)] = &[
     ("plan.micro_batch_tokens", Effect::Rounding),
     ("plan.loss_chunks", Effect::Rounding),
     ("plan.mlp_chunks", Effect::Rounding),
+    ("plan.keep", Effect::Rounding),
 ];
 
 /// A value for each of [`KEYS`], as text.
@@ -97,6 +98,7 @@ impl Identity {
             ("plan.micro_batch_tokens", plan.micro_batch_tokens.to_string()),
             ("plan.loss_chunks", plan.loss_chunks.map_or_else(|| "none".to_owned(), |chunks| chunks.to_string())),
             ("plan.mlp_chunks", plan.mlp_chunks.to_string()),
+            ("plan.keep", if plan.keep_fp8 { "fp8" } else { EXACT }.to_owned()),
         ];
         assert!(values.iter().map(|(key, _)| key).eq(KEYS.iter().map(|(key, _)| key)), "every key has its value");
         Self(values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
@@ -130,11 +132,15 @@ impl Identity {
 /// What a base that is not in few bits is called.
 const WHOLE: &str = "the precision of the run";
 
+/// That what adapters' gradients need is kept as it was computed.
+const EXACT: &str = "exact";
+
 /// What earlier versions did, which had no such key.
 fn absent(key: &str) -> Option<&'static str> {
     match key {
         "base" => Some(WHOLE),
         "plan.mlp_chunks" => Some("1"),
+        "plan.keep" => Some(EXACT),
         _ => None,
     }
 }

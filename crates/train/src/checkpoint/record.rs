@@ -69,6 +69,9 @@ pub(crate) struct PlanPosition {
     /// One in checkpoints of earlier versions.
     #[serde(default = "whole")]
     pub mlp_chunks: usize,
+    /// Whether adapters' gradients are made from values rounded to eight bits.
+    #[serde(default)]
+    pub keep_fp8: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_data::Amount;
 use plimsoll_graph::WeightFormat;
-use plimsoll_plan::Pins;
+use plimsoll_plan::{KeepPin, Pins};
 use plimsoll_runtime::weights::Checkpoint;
 
 use super::manifest::{Damage, Manifest};
@@ -105,6 +105,9 @@ impl Resume {
         pins.micro_batch_tokens = pins.micro_batch_tokens.or(Some(plan.micro_batch_tokens));
         pins.loss_chunks = pins.loss_chunks.or(plan.loss_chunks);
         pins.mlp_chunks = pins.mlp_chunks.or(Some(plan.mlp_chunks));
+        if pins.keep == KeepPin::RoundedIfBetter {
+            pins.keep = if plan.keep_fp8 { KeepPin::Rounded } else { KeepPin::Exact };
+        }
     }
 }
 

@@ -126,6 +126,7 @@ fn recipe(optimizer: &str, state: StateStorage) -> Recipe {
         compute,
         base: None,
         fp8_products: false,
+        keep_fp8: false,
         master: false,
         scaled_loss: false,
     }

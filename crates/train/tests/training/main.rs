@@ -3,6 +3,7 @@
 mod coded_base;
 mod generation;
 mod guard;
+mod kept;
 mod loss_scale;
 mod memory;
 mod merge;

@@ -4,7 +4,8 @@ use std::fs;
 
 use plimsoll_graph::WeightFormat;
 use plimsoll_models::Recipe;
-use plimsoll_train::{Event, Saving, TrainError};
+use plimsoll_plan::{KeepPin, Pins};
+use plimsoll_train::{Effect, Event, Resume, Saving, TrainError};
 
 use crate::run::{Place, Setup, lora};
 use crate::support::recipe;
@@ -42,6 +43,36 @@ fn an_mlp_in_chunks_goes_on_bit_by_bit() {
     let Some(Event::Resumed(resumed)) = rest.events.first() else { panic!("{:?}", rest.events.first()) };
     assert_eq!(resumed.changes.len(), 0);
     place.assert_same("whole", "stopped");
+}
+
+/// What the planner decided once it does not decide again; who asks for another precision is told what that does.
+#[test]
+fn rounded_values_go_on_bit_by_bit() {
+    let place = Place::new();
+    let kept = |keep| {
+        let mut setup = Setup::new(recipe(Some(lora())));
+        setup.spec.pins.keep = keep;
+        setup
+    };
+    place.train("whole", &kept(KeepPin::Rounded)).ok();
+    place.train("exact", &kept(KeepPin::Exact)).ok();
+    assert!(place.history("whole") != place.history("exact"), "it is another course");
+    place.train("stopped", &kept(KeepPin::Rounded).stopped_after(2)).ok();
+    place.train("changed", &kept(KeepPin::Rounded).stopped_after(2)).ok();
+    let saved = Resume::find(&place.path("stopped")).expect("sound").expect("saved");
+    for (asked, pinned) in [(KeepPin::RoundedIfBetter, KeepPin::Rounded), (KeepPin::Exact, KeepPin::Exact)] {
+        let mut pins = Pins { keep: asked, ..Pins::default() };
+        saved.pin(&mut pins);
+        assert_eq!(pins.keep, pinned);
+    }
+    let rest = place.train("stopped", &kept(KeepPin::Rounded));
+    let Some(Event::Resumed(resumed)) = rest.events.first() else { panic!("{:?}", rest.events.first()) };
+    assert_eq!(resumed.changes.len(), 0);
+    place.assert_same("whole", "stopped");
+    let rest = place.train("changed", &kept(KeepPin::Exact));
+    let Some(Event::Resumed(resumed)) = rest.events.first() else { panic!("{:?}", rest.events.first()) };
+    let [change] = &resumed.changes[..] else { panic!("{:?}", resumed.changes) };
+    assert_eq!((change.key, &*change.was, &*change.is, change.effect), ("plan.keep", "fp8", "exact", Effect::Rounding));
 }
 
 /// Adapters mean nothing beside another base than the one they were trained on.

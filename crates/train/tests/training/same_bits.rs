@@ -10,11 +10,11 @@ use plimsoll_plan::Goal;
 use plimsoll_train::{Model, Prepared, Spec};
 use serde_json::json;
 
-const SEQUENCES: usize = 6;
-const MAX_LENGTH: usize = 40;
+pub(crate) const SEQUENCES: usize = 6;
+pub(crate) const MAX_LENGTH: usize = 40;
 const STEPS: u64 = 4;
 
-fn model() -> Model {
+pub(crate) fn model() -> Model {
     let config = json!({
         "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "vocab_size": 131,
@@ -23,7 +23,7 @@ fn model() -> Model {
 }
 
 /// Sequences of different lengths, so that micro-batches are partly filled.
-fn examples() -> Vec<Example> {
+pub(crate) fn examples() -> Vec<Example> {
     let mut state = 12_345u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -137,7 +137,7 @@ fn check(recipe: &Recipe) {
 }
 
 /// Of whatever `change` makes of all plans.
-fn check_with(recipe: &Recipe, change: fn(&mut Spec)) {
+pub(crate) fn check_with(recipe: &Recipe, change: fn(&mut Spec)) {
     let mut reference: Option<Trained> = None;
     let mut sizes = Vec::new();
     for (name, mut spec, paranoid) in variants(recipe, 3 * MAX_LENGTH) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_data::{Example, ExampleRef};
 use plimsoll_models::{Architecture, Lora, Recipe, Targets};
-use plimsoll_plan::{Budgets, Fixed, Goal, known_device};
+use plimsoll_plan::{Budgets, Fixed, Goal, KeepPin, known_device};
 use plimsoll_train::{Language, Model, Seq2Seq, Session, Spec, TrainError, bench, export, plan_only};
 use serde_json::json;
 
@@ -92,13 +92,18 @@ fn plans_do_not_show_in_the_bits() {
         ("lowest", None, Goal::Lowest, true),
     ];
     // Both stacks' rows are divided into chunks of as many.
-    for (recipe, mlp_chunks) in
-        [(recipe(None), 1), (recipe(Some(lora(Targets::AllLinear))), 1), (recipe(Some(lora(Targets::AllLinear))), 3)]
-    {
+    let adapters = || recipe(Some(lora(Targets::AllLinear)));
+    for (recipe, mlp_chunks, keep) in [
+        (recipe(None), 1, KeepPin::Exact),
+        (adapters(), 1, KeepPin::Exact),
+        (adapters(), 3, KeepPin::Exact),
+        (adapters(), 1, KeepPin::Rounded),
+    ] {
         let mut results = Vec::new();
         for (name, classes, goal, paranoid) in plans.clone() {
             let mut spec = sourced(model(0.1), recipe.clone());
             (spec.pins.recompute, spec.pins.mlp_chunks, spec.goal) = (classes, Some(mlp_chunks), goal);
+            spec.pins.keep = keep;
             results.push((name, train_on(&examples(), &spec, paranoid)));
         }
         let first = &results[0].1;

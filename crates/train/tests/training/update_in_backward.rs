@@ -3,7 +3,7 @@
 use plimsoll_data::{Example, ExampleRef};
 use plimsoll_graph::{OPTIMIZERS, Role, ScheduleId};
 use plimsoll_models::{Lora, Recipe, Targets};
-use plimsoll_plan::{Categories, Report};
+use plimsoll_plan::{Categories, KeepPin, Report};
 use plimsoll_train::{Bad, Model, Prepared, Session, Spec, TrainError};
 use serde_json::{Value as Json, json};
 
@@ -105,7 +105,8 @@ fn updates_in_the_backward_pass_have_the_same_bits() {
     let freeze = vec!["model.layers.1.*".to_owned(), "model.embed_tokens.*".to_owned()];
     check("frozen parts", &llama(), &Recipe { freeze, ..recipe(None) }, |_| {});
     let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
-    check("adapters", &llama(), &recipe(Some(lora)), |_| {});
+    check("adapters", &llama(), &recipe(Some(lora.clone())), |_| {});
+    check("adapters from rounded values", &llama(), &recipe(Some(lora)), |spec| spec.pins.keep = KeepPin::Rounded);
     // Values that are rebuilt from weights must be so before those are updated.
     check("everything rebuilt", &llama(), &recipe(None), |spec| {
         let classes = ["attn_norm", "attn_out", "gate_up", "mlp_act", "mlp_norm", "residual_mid", "rotated"];

@@ -82,6 +82,7 @@ mode: compiled           # default
 plan:
   recompute:
     gate_up: 12          # --set
+  keep: exact            # default
   save: auto             # default
 "
     );
