@@ -104,8 +104,9 @@ def cost(subject: Subject, way: str) -> tuple:
     faults = [why] if why else []
     if saving["checkpoints"] != 1:
         faults.append(f"{saving['checkpoints']} checkpoints instead of one")
-    # A small model's updates on a CPU are too short to hold a save against.
-    if bench.on_card and share > SHARE_MAX:
+    # A small model's updates on a CPU are too short to hold a save against; what is written between updates takes what the disk
+    # takes, which is why a plan with room writes beside them.
+    if bench.on_card and way == "beside" and share > SHARE_MAX:
         faults.append(f"a save takes {share:.1%} of {UPDATES} updates, {SHARE_MAX:.0%} are allowed")
     return "; ".join(faults), figures
 
