@@ -5,8 +5,8 @@ use plimsoll_graph::ops::{RoundRows, WidenRows};
 use plimsoll_graph::{BlockFormat, Code, DType, Op, Scales, Storage};
 use plimsoll_runtime::Active;
 
-/// Rows there is a place for, rows in use, and columns: one and few, odd ones, those of whole packs, and more than a block of
-/// threads holds at a time.
+/// Rows there is a place for, rows in use, and columns: one and few, odd ones, those of whole packs, and more than a block
+/// of threads holds at a time.
 const SIZES: [(usize, usize, usize); 10] = [
     (1, 1, 1),
     (3, 3, 5),

@@ -1,11 +1,11 @@
-//! Rows that are kept from the forward pass to the backward pass in fewer bits than they are computed in: rounded behind what
-//! makes them, and widened before what reads them.
+//! Rows that are kept from the forward pass to the backward pass in fewer bits than they are computed in: rounded behind
+//! what makes them, and widened before what reads them.
 
 use crate::op::{Io, OpRule, expect_inputs, same_as};
 use crate::{BlockFormat, Code, DType, GraphError, Role, Scales, Storage, Value, Work};
 
-/// Input `x [N, …]` of floats; output its rows as codes of e4m3, each row with a scale of its own, its largest magnitude over
-/// 448. Numbers above a 28,672nd of that magnitude are off by a sixteenth of themselves at most, smaller ones by its
+/// Input `x [N, …]` of floats; output its rows as codes of e4m3, each row with a scale of its own, its largest magnitude
+/// over 448. Numbers above a 28,672nd of that magnitude are off by a sixteenth of themselves at most, smaller ones by its
 /// 458,752nd part. What is no number stays none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundRows;
