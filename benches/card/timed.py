@@ -77,6 +77,7 @@ ON_CARD = [
     Row(E, "t5-chat", None, short=True),
     Row(E, "t5-chat", "5.5GiB", short=True),
     Row(E16, "t5-chat-bf16", None, short=True),
+    Row(E16, "t5-chat-bf16", "6.4GiB", short=True),
     Row(F16, "nanochat-bf16", None, short=True),
     Row(F, "nanochat", None, short=True),
     Row(F, "nanochat", "9GiB", short=True),
