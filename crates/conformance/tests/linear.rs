@@ -217,8 +217,8 @@ fn every_product_in_sixteen_bits() {
     }
 }
 
-/// Few rows of whole packs, as text is generated with: one, some of those there is a place for, none; sums that end in the middle of
-/// what is read at a time.
+/// Few rows of whole packs, as text is generated with: one, some of those there is a place for, none; sums that end in
+/// the middle of what is read at a time.
 #[test]
 fn few_rows_in_sixteen_bits() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(21));

@@ -174,8 +174,8 @@ impl<'a> Call<'a> {
         let format = buffer.storage.blocks.filter(|_| buffer.dtype() == DType::F32);
         let format = format.ok_or_else(|| self.unsupported(buffer))?;
         let (start, bytes) = self.block_bytes(buffer)?;
-        // SAFETY: the bytes lie in the arena; nobody writes to a step's inputs while it runs, and no output takes the place of
-        // these.
+        // SAFETY: the bytes lie in the arena; nobody writes to a step's inputs while it runs, and no output takes the
+        // place of these.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) };
         let coded = CodedWeight::new(format, buffer.shape.elements(), bytes);
         coded.ok_or_else(|| self.error(format!("input {index} has no scales")))

@@ -88,8 +88,8 @@ __device__ __forceinline__ void add_products(float (&sums)[ROWS * COLS], const T
     }
 }
 
-// result (+)= α·left·Wᵀ + bias, ROWS of `left` by COLS rows of the weight, of `depth` elements, whole packs. A lane has every
-// 32nd pack, in order, whatever ROWS, COLS and TURNS are.
+// result (+)= α·left·Wᵀ + bias, ROWS of `left` by COLS rows of the weight, of `depth` elements, whole packs. A lane has
+// every 32nd pack, in order, whatever ROWS, COLS and TURNS are.
 template <int ROWS, int COLS, int TURNS, typename F, typename S, typename T>
 __device__ __forceinline__ void few_rows(const T* left, const void* weight, const void* scales, const float2* nested,
                                          T* result, const T* bias, u64 result_stride, u32 rows, u32 cols, u32 depth,
@@ -124,8 +124,8 @@ __device__ __forceinline__ void few_rows(const T* left, const void* weight, cons
     *to = from_float<T>(sum);
 }
 
-// Blocks on a multiprocessor: what is known of them lets loads go ahead of what is done with them. All warps together must have
-// some tens of KiB under way.
+// Blocks on a multiprocessor: what is known of them lets loads go ahead of what is done with them. All warps together
+// must have some tens of KiB under way.
 #define BLOCKS_1 8
 #define BLOCKS_8 4
 

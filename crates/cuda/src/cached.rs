@@ -8,7 +8,8 @@ use crate::call::{Args, Call};
 use crate::elementwise::{THREADS, row_grid};
 
 const MODULE: &str = "cached";
-/// Warps of a block divide the keys; each holds a head in eight registers of a lane, or each of some groups of its lanes does.
+/// Warps of a block divide the keys; each holds a head in eight registers of a lane, or each of some groups of its lanes
+/// does.
 const WARPS: u32 = 16;
 /// Numbers of sixteen bits that a lane reads at a time, and lanes of the smallest group.
 const PACK: usize = 8;

@@ -1,5 +1,5 @@
-//! Products of few rows, as text is generated with: the weight is read once, at the memory's speed. Codes of few bits are decoded
-//! where they are multiplied, not to memory first.
+//! Products of few rows, as text is generated with: the weight is read once, at the memory's speed. Codes of few bits are
+//! decoded where they are multiplied, not to memory first.
 
 use plimsoll_graph::DType;
 use plimsoll_graph::ops::{Dest, Linear, LinearKind};

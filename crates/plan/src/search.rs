@@ -16,6 +16,7 @@
 //! Chunks other than the fastest for a micro-batch are taken only where they gain clearly, and an MLP is divided only where
 //! no smaller micro-batch would do the same.
 
+mod chunks;
 mod curve;
 mod keeping;
 mod known;
@@ -131,10 +132,6 @@ pub struct Chosen<B> {
 
 /// Micro-batches beyond this bring no more speed on any known device.
 const MICRO_BATCH_TOKENS_MAX: usize = 65_536;
-/// Tokens whose logits exist at one time, from fastest to smallest.
-const LOSS_ROWS: [usize; 3] = [2048, 512, 128];
-/// Rows that an MLP works on at a time, from largest to smallest, where those of one group of sequences are many more.
-const MLP_ROWS: [usize; 2] = [4096, 1024];
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
 pub const SAME_SPEED: f64 = 0.01;
 /// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
@@ -233,20 +230,6 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         Err(self.refusal(&lowest)?.into())
     }
 
-    /// Every micro-batch considered must be divisible into as many chunks as the user wants.
-    fn check_chunks(&self) -> Result<(), PlanError> {
-        let tokens = self.batches()?.last().map_or(0, BatchShape::tokens);
-        let pins = &self.request.pins;
-        for (key, pinned) in [("plan.loss_chunks", pins.loss_chunks), ("plan.mlp_chunks", pins.mlp_chunks)] {
-            if let Some(chunks) = pinned.filter(|chunks| !(1..=tokens).contains(chunks)) {
-                let reason =
-                    format!("`{key}` is {chunks}, but a micro-batch of {tokens} tokens has 1 to {tokens} chunks");
-                return Err(PlanError::Pin { key: key.into(), reason });
-            }
-        }
-        Ok(())
-    }
-
     /// Only updates of one micro-batch can be done in its backward pass, and only if nothing has to see all gradients first.
     fn check_update_in_backward(&self) -> Result<(), PlanError> {
         if self.request.pins.update_in_backward != Some(true) {
@@ -318,40 +301,6 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         let divisors = (1..=groups).rev().filter(|m| groups.is_multiple_of(*m));
         let small_enough = divisors.filter(|&m| m == 1 || m * group_tokens <= MICRO_BATCH_TOKENS_MAX);
         Ok(small_enough.map(|m| shape(m * group_tokens)).collect())
-    }
-
-    /// Numbers of loss chunks to consider, fastest first.
-    fn loss_chunks(&self, batch: BatchShape) -> Vec<usize> {
-        if !self.request.chunked_loss {
-            return vec![1];
-        }
-        if let Some(chunks) = self.request.pins.loss_chunks {
-            return vec![chunks];
-        }
-        let mut chunks: Vec<usize> = LOSS_ROWS.iter().map(|rows| batch.tokens().div_ceil(*rows)).collect();
-        chunks.dedup();
-        chunks
-    }
-
-    /// Numbers of chunks of an MLP to consider, fewest first. Where a smaller micro-batch does as much, there is only one.
-    fn mlp_chunks(&self, batch: BatchShape) -> Result<Vec<usize>, PlanError> {
-        if let Some(chunks) = self.request.pins.mlp_chunks {
-            return Ok(vec![chunks]);
-        }
-        let mut chunks = vec![1];
-        if self.batches()?.last() == Some(&batch) {
-            chunks.extend(MLP_ROWS.iter().map(|rows| batch.tokens().div_ceil(*rows)));
-            chunks.dedup();
-        }
-        Ok(chunks)
-    }
-
-    /// Of both, those of a whole MLP first.
-    fn chunks(&self, batch: BatchShape) -> Result<Vec<Chunks>, PlanError> {
-        let loss = self.loss_chunks(batch);
-        let both =
-            self.mlp_chunks(batch)?.into_iter().flat_map(|mlp| loss.iter().map(move |&loss| Chunks { loss, mlp }));
-        Ok(both.collect())
     }
 
     fn accumulation(&self, batch: BatchShape) -> usize {

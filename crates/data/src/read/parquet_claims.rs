@@ -109,8 +109,8 @@ fn levels_bytes(bytes: &[u8], encoding: Encoding, highest: i16, values: u32) -> 
     usize::try_from((u64::from(values) * bits).div_ceil(8)).ok()
 }
 
-/// Where packed lengths end, of which there may be as many as the page has values; `None` where they make no sense, which the
-/// decoder will find too.
+/// Where packed lengths end, of which there may be as many as the page has values; `None` where they make no sense, which
+/// the decoder will find too.
 fn lengths_end(bytes: &[u8], values: u64) -> Result<Option<usize>> {
     let mut packed = Thrift { bytes, at: 0 };
     let mut header = || Some([packed.varint()?, packed.varint()?, packed.varint()?, packed.varint()?]);
@@ -199,7 +199,8 @@ mod tests {
         bytes
     }
 
-    /// Lengths in blocks of 128 in four parts, all as wide as their block says; the parts behind the last value have no bytes.
+    /// Lengths in blocks of 128 in four parts, all as wide as their block says; the parts behind the last value have no
+    /// bytes.
     fn lengths(count: u64, width: u8) -> Vec<u8> {
         let mut bytes = [varint(128), varint(4), varint(count), varint(10)].concat();
         let mut left = count.saturating_sub(1);
