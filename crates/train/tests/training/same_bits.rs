@@ -196,7 +196,8 @@ fn an_mlp_in_chunks_does_not_depend_on_the_plan() {
     check_with(&Recipe { base: Some(WeightFormat::E4m3), fp8_products: true, ..adapters }, in_mlp_chunks);
 }
 
-/// Every row is the same as without chunks, dropout included: only the sums over rows are made in another order.
+/// Every row is the same as without chunks, dropout included, but for the order of sums: those over rows, and on a card those
+/// of a product, whose kernel depends on how many rows there are.
 #[test]
 fn chunks_of_an_mlp_change_nothing_but_rounding() {
     let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
@@ -209,9 +210,7 @@ fn chunks_of_an_mlp_change_nothing_but_rounding() {
         };
         let whole = losses(1);
         for chunks in [2, 3, 8] {
-            let chunked = losses(chunks);
-            assert_eq!(whole[0].to_bits(), chunked[0].to_bits(), "{chunks} chunks: no row of the forward pass changes");
-            for (step, (a, b)) in whole.iter().zip(&chunked).enumerate() {
+            for (step, (a, b)) in whole.iter().zip(losses(chunks)).enumerate() {
                 assert!((a - b).abs() < 1e-5 * a.abs(), "{chunks} chunks, step {step}: {a} and {b}");
             }
         }
