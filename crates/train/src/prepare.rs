@@ -122,6 +122,10 @@ const STEADY_BYTES: u64 = 1 << 20;
 /// What a driver's threads may add to that: in one of 100 runs on an H200, 2 MiB beyond the above.
 const DRIVER_HEADROOM_BYTES: u64 = 4 << 20;
 
+/// What a driver's queue may add where operators are launched one by one, and not replayed as they were recorded: in one of 59
+/// runs on an H200, 6.6 MiB beyond the above.
+const QUEUE_HEADROOM_BYTES: u64 = 10 << 20;
+
 /// What a driver and its libraries take on the host while everything runs for the first time, before it is measured.
 const LAZY_LOADING_BYTES: u64 = 192 << 20;
 
@@ -426,7 +430,8 @@ pub(crate) fn start(
                 backend = session.release()?;
                 continue;
             }
-            here.restate(&mut report, batch, Some(used), here.headroom_bytes());
+            let queue_bytes = if session.executor().backend().fixed_shape() { 0 } else { QUEUE_HEADROOM_BYTES };
+            here.restate(&mut report, batch, Some(used), here.headroom_bytes() + queue_bytes);
             here.check_host(&report)?;
         }
         if !is_early && excess == 0 {
