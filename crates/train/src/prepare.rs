@@ -122,8 +122,8 @@ const STEADY_BYTES: u64 = 1 << 20;
 /// What a driver's threads may add to that: in one of 100 runs on an H200, 2 MiB beyond the above.
 const DRIVER_HEADROOM_BYTES: u64 = 4 << 20;
 
-/// What a driver's queue may add where operators are launched one by one, and not replayed as they were recorded: in one of 59
-/// runs on an H200, 6.6 MiB beyond the above.
+/// What a driver's queue may add where operators are launched one by one, and not replayed as they were recorded: in one
+/// of 59 runs on an H200, 6.6 MiB beyond the above.
 const QUEUE_HEADROOM_BYTES: u64 = 10 << 20;
 
 /// What a driver and its libraries take on the host while everything runs for the first time, before it is measured.

@@ -196,8 +196,8 @@ fn an_mlp_in_chunks_does_not_depend_on_the_plan() {
     check_with(&Recipe { base: Some(WeightFormat::E4m3), fp8_products: true, ..adapters }, in_mlp_chunks);
 }
 
-/// Every row is the same as without chunks, dropout included, but for the order of sums: those over rows, and on a card those
-/// of a product, whose kernel depends on how many rows there are.
+/// Every row is the same as without chunks, dropout included, but for the order of sums: those over rows, and on a card
+/// those of a product, whose kernel depends on how many rows there are.
 #[test]
 fn chunks_of_an_mlp_change_nothing_but_rounding() {
     let lora = Lora { r: 4, alpha: 8.0, dropout: 0.2, targets: Targets::AllLinear, rslora: false };
