@@ -117,13 +117,16 @@ fn float(bytes: &[u8], index: usize) -> f32 {
 /// Codes that are held at a time.
 const RUN: usize = 256;
 
-/// Makes of a row what it is as codes of e4m3 with a scale of its own, its largest magnitude over 448.
+/// Makes of a row what it is as codes of e4m3 with a scale of its own, its largest magnitude over 448. What is no number stays
+/// none.
 pub fn round_row_to_e4m3(row: &mut [f32]) {
     let (scale, numbers) = (Code::E4m3.scale_of(largest(row)), Code::E4m3.numbers());
     let mut codes = [0; RUN];
     for run in row.chunks_mut(RUN) {
         let codes = &mut codes[..run.len()];
         encode_e4m3(run, scale, codes);
-        run.iter_mut().zip(codes).for_each(|(x, code)| *x = numbers[usize::from(*code)] * scale);
+        for (x, code) in run.iter_mut().zip(codes) {
+            *x = if x.is_nan() { *x } else { numbers[usize::from(*code)] * scale };
+        }
     }
 }

@@ -161,6 +161,20 @@ fn rows_are_rounded_as_weights_are() {
     assert_eq!(zeros, [0.0; 5]);
 }
 
+/// A loss must not look sound where what it was made of is not.
+#[test]
+fn what_is_not_finite_stays_so_in_a_rounded_row() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut row = vec![0.5f32; 300];
+        row[270] = bad;
+        round_row_to_e4m3(&mut row);
+        assert!(!row[270].is_finite(), "{bad} became {}", row[270]);
+    }
+    let mut none = [f32::NAN; 5];
+    round_row_to_e4m3(&mut none);
+    assert!(none.iter().all(|x| x.is_nan()), "{none:?}");
+}
+
 fn fixture(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/formats").join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
