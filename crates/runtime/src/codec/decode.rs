@@ -117,8 +117,8 @@ fn float(bytes: &[u8], index: usize) -> f32 {
 /// Codes that are held at a time.
 const RUN: usize = 256;
 
-/// Makes of a row what it is as codes of e4m3 with a scale of its own, its largest magnitude over 448. What is no number stays
-/// none.
+/// Makes of a row what it is as codes of e4m3 with a scale of its own, its largest magnitude over 448. What is no number
+/// stays none.
 pub fn round_row_to_e4m3(row: &mut [f32]) {
     let (scale, numbers) = (Code::E4m3.scale_of(largest(row)), Code::E4m3.numbers());
     let mut codes = [0; RUN];
