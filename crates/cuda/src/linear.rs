@@ -58,7 +58,7 @@ fn forward(op: &Linear, call: &Call) -> Result<(), RuntimeError> {
     let dtype = same_type(call, &x, &weight)?;
     let first = first_col(op.cols);
     let dest = op.dest_input().map(|at| call.input(at));
-    // Sums are always made in place: the library rounds otherwise where it reads the one matrix and writes another, and
+    // Sums are always made in place: the library may round otherwise where it reads the one matrix and writes another, and
     // where a plan puts them must not show in the bits.
     if let Some(dest) = dest {
         call.carry_over(&dest, &y)?;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use plimsoll_plan::Report;
 use plimsoll_run::config::Resolved;
 use plimsoll_run::{Failure, Measured, bytes, prepare_bench, prepare_generation};
 use plimsoll_train::{BenchReport, GenerationReport, Memory, OperatorTime};
@@ -35,8 +36,7 @@ pub fn run(args: &BenchArgs, printer: &Printer) -> Result<(), Failure> {
         progress.advance_to((done + steps).saturating_sub(total));
     })?;
     progress.finish();
-    let measured = Measured { gpu_bytes: Some(report.gpu.used_bytes), host_bytes: None };
-    tables::overrun(prepared.report(), measured).iter().for_each(|warning| printer.warning(warning));
+    warn_of_overrun(prepared.report(), &report.gpu, printer);
     if printer.is_json() {
         printer.json(&report);
         return Ok(());
@@ -63,8 +63,7 @@ fn generate(resolved: &Resolved, args: &BenchArgs, new_tokens: usize, printer: &
         progress.advance_to(done);
     })?;
     progress.finish();
-    let measured = Measured { gpu_bytes: Some(report.gpu.used_bytes), host_bytes: None };
-    tables::overrun(prepared.report(), measured).iter().for_each(|warning| printer.warning(warning));
+    warn_of_overrun(prepared.report(), &report.gpu, printer);
     if printer.is_json() {
         printer.json(&report);
         return Ok(());
@@ -82,6 +81,11 @@ fn generate(resolved: &Resolved, args: &BenchArgs, new_tokens: usize, printer: &
         printer.tables(&[operators(&prepared.profile()?)]);
     }
     Ok(())
+}
+
+fn warn_of_overrun(planned: &Report, gpu: &Memory, printer: &Printer) {
+    let measured = Measured { gpu_bytes: Some(gpu.used_bytes), host_bytes: None };
+    tables::overrun(planned, measured).iter().for_each(|warning| printer.warning(warning));
 }
 
 /// Planned against measured.

@@ -81,19 +81,7 @@ pub fn groups() -> Vec<ParameterGroup> {
 }
 
 pub fn full() -> Recipe {
-    let (clip, compute) = (Some(1.0), DType::F32);
-    Recipe {
-        lora: None,
-        freeze: Vec::new(),
-        groups: groups(),
-        clip,
-        compute,
-        base: None,
-        fp8_products: false,
-        keep_fp8: false,
-        master: false,
-        scaled_loss: false,
-    }
+    Recipe { freeze: Vec::new(), groups: groups(), clip: Some(1.0), ..Recipe::forward_only(None, DType::F32) }
 }
 
 pub fn lora() -> Recipe {

@@ -117,19 +117,7 @@ fn recipe(optimizer: &str, state: StateStorage) -> Recipe {
         decay_vectors: false,
     };
     let groups: Vec<ParameterGroup> = parameter_groups(&[], &rest).expect("there is one");
-    let (clip, compute, freeze) = (Some(1.0), DType::F32, Vec::new());
-    Recipe {
-        lora: None,
-        freeze,
-        groups,
-        clip,
-        compute,
-        base: None,
-        fp8_products: false,
-        keep_fp8: false,
-        master: false,
-        scaled_loss: false,
-    }
+    Recipe { freeze: Vec::new(), groups, clip: Some(1.0), ..Recipe::forward_only(None, DType::F32) }
 }
 
 fn lora() -> Lora {

@@ -32,20 +32,8 @@ pub fn tensors(path: &Path) -> HashMap<String, Vec<f32>> {
 }
 
 pub fn recipe(lora: Option<Lora>) -> Recipe {
-    let (clip, compute) = (Some(1.0), DType::F32);
     let (freeze, groups) = (Vec::new(), trained_by("adamw"));
-    Recipe {
-        lora,
-        freeze,
-        groups,
-        clip,
-        compute,
-        base: None,
-        fp8_products: false,
-        keep_fp8: false,
-        master: false,
-        scaled_loss: false,
-    }
+    Recipe { freeze, groups, clip: Some(1.0), ..Recipe::forward_only(lora, DType::F32) }
 }
 
 /// All parameters by one optimizer, as far as it takes them.
