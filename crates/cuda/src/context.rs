@@ -32,7 +32,13 @@ impl Context {
         // SAFETY: the device exists.
         let handle =
             unsafe { result::primary_ctx::retain(device) }.map_err(driver_error("cuDevicePrimaryCtxRetain"))?;
-        Ok(Self { device, handle })
+        let context = Self { device, handle };
+        context.bind()?;
+        // A kibibyte of stack is kept for every thread the card can hold, 264 MiB of an H200, and kernels without calls need
+        // none. Those whose registers spill get theirs as they are loaded. A driver that knows no such limit has none to lift.
+        // SAFETY: the context is current.
+        let _ = unsafe { sys::cuCtxSetLimit(sys::CUlimit_enum::CU_LIMIT_STACK_SIZE, 0) };
+        Ok(context)
     }
 
     pub(crate) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, CudaError> {

@@ -64,7 +64,6 @@ impl Device {
             return Err(CudaError::CardTooOld { name, capability });
         }
         let sm_count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        context.bind()?;
         let mut footprint = Vec::new();
         let mut note = |what| -> Result<(), CudaError> {
             footprint.push((what, usage.ours(memory_of_card()?).bytes));
