@@ -226,8 +226,8 @@ fn eight_bits_beside_sixteen() {
 }
 
 /// Sizes that a library of products takes, multiples of sixteen, beside those that it does not. More rows than are rounded
-/// at a time come last.
-const FP8_SIZES: [Size; 12] = [
+/// at a time come last, before them long ones.
+const FP8_SIZES: [Size; 13] = [
     ROWS[0],
     ROWS[1],
     ROWS[2],
@@ -238,6 +238,7 @@ const FP8_SIZES: [Size; 12] = [
     ROWS[7],
     size(5, 3, 16, 32),
     size(35, 33, 304, 64),
+    size(140, 137, 16, 8208),
     size(FP8_ROWS + 60, FP8_ROWS + 52, 24, 30),
     size(FP8_ROWS + 60, FP8_ROWS + 52, 32, 48),
 ];

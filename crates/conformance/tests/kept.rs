@@ -6,8 +6,8 @@ use plimsoll_graph::{BlockFormat, Code, DType, Op, Scales, Storage};
 use plimsoll_runtime::Active;
 
 /// Rows there is a place for, rows in use, and columns: one and few, odd ones, those of whole packs, and more than a block
-/// of threads holds at a time.
-const SIZES: [(usize, usize, usize); 10] = [
+/// of threads holds at a time; more rows than there are blocks.
+const SIZES: [(usize, usize, usize); 12] = [
     (1, 1, 1),
     (3, 3, 5),
     (5, 2, 8),
@@ -18,18 +18,20 @@ const SIZES: [(usize, usize, usize); 10] = [
     (300, 215, 96),
     (3, 2, 4096),
     (2, 2, 33_000),
+    (300, 290, 16_400),
+    (140, 139, 33_000),
 ];
 
 fn rounded(element: DType, cols: usize) -> Storage {
     Storage { element, blocks: Some(BlockFormat { elements: cols, code: Code::E4m3, scales: Scales::F32 }) }
 }
 
-/// Rows of very different sizes, with numbers of all magnitudes and zeros in them; one row in four is nothing but zeros.
+/// Rows of very different sizes, with numbers of all magnitudes and zeros in them; one row in five is nothing but zeros.
 fn rows(random: &mut Random, rows: usize, cols: usize) -> Tensor {
     let mut data = random.floats(rows * cols, 1.0);
     for (index, x) in data.iter_mut().enumerate() {
         let (row, col) = (index / cols, index % cols);
-        let size = [1.0, 0.0, 2e-3, 700.0][(row + 3) % 4] as f32;
+        let size = [1.0, 0.0, 2e-3, 700.0, 1e-22][(row + 4) % 5] as f32;
         *x *= if col % 7 == 3 { 0.0 } else { size * 0.25f32.powi((col % 11) as i32) };
     }
     Tensor::tokens(rows, cols, data)

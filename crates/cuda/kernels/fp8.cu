@@ -4,12 +4,15 @@
 
 #define E4M3_MAX 448.0f
 
-// A row's share of a thread: packs that stay in registers from the search for the largest to the rounding.
+// A row's share of a thread: packs that stay in registers from the search for the largest to the rounding, more of them of
+// long rows. Such a thread needs 128 registers, as does one that holds its columns' scales too.
 #define HELD 4
-#define THREADS_MAX 1024
+#define HELD_OF_LONG 8
+#define THREADS_MAX 512
+#define SCALED_THREADS_MAX 256
 
-// A divisor of a whole row. Quotients are rounded as division rounds them: where nothing leaves the range of floats, by one
-// step of Newton's from the product with the reciprocal.
+// A divisor of a whole row. Quotients are rounded as division rounds them: where nothing leaves the range of floats, which is
+// `plain`, by one step of Newton's from the product with the reciprocal.
 struct Divisor {
     float scale, reciprocal;
     bool plain;
@@ -17,36 +20,26 @@ struct Divisor {
     __device__ __forceinline__ explicit Divisor(float scale)
         : scale(scale), reciprocal(__frcp_rn(scale)), plain(scale > 0x1p-60f && scale < 0x1p60f) {}
 
-    __device__ __forceinline__ float divide(float x) const {
-        // Of a row of zeros, zero; of one in which nothing is a number, none.
-        if (!plain) return scale > 0.0f ? __fdiv_rn(x, scale) : x - x;
+    __device__ __forceinline__ float divide_plainly(float x) const {
         const float near = __fmul_rn(x, reciprocal);
         return __fmaf_rn(__fmaf_rn(-near, scale, x), reciprocal, near);
     }
+
+    // Of a row of zeros, zero; of one in which nothing is a number, none.
+    __device__ __forceinline__ float divide(float x) const {
+        if (plain) return divide_plainly(x);
+        return scale > 0.0f ? __fdiv_rn(x, scale) : x - x;
+    }
 };
 
-template <int N> __device__ __forceinline__ void store_rounded(u8* to, const float (&x)[N], const Divisor& divisor) {
+template <int N> __device__ __forceinline__ void store_codes(u8* to, const float (&shares)[N]) {
     u32 words[N / 4];
 #pragma unroll
     for (int w = 0; w < N / 4; w++) {
-        float shares[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) shares[i] = divisor.divide(x[4 * w + i]);
-        words[w] = e4m3_codes(shares[0], shares[1]) | e4m3_codes(shares[2], shares[3]) << 16;
+        words[w] = e4m3_codes(shares[4 * w], shares[4 * w + 1]) | e4m3_codes(shares[4 * w + 2], shares[4 * w + 3]) << 16;
     }
     if constexpr (N == 8) *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
     else *reinterpret_cast<u32*>(to) = words[0];
-}
-
-template <typename T, int N>
-__device__ __forceinline__ void scaled(const Pack<T>& pack, const float* col_scales, u32 col, float (&out)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) out[i] = to_float(pack.v[i]);
-    if (col_scales == nullptr) return;
-    float scales[N];
-    load_some(col_scales + col, N, true, scales);
-#pragma unroll
-    for (int i = 0; i < N; i++) out[i] = __fmul_rn(out[i], scales[i]);
 }
 
 template <int N> __device__ __forceinline__ float largest_of(float largest, const float (&x)[N]) {
@@ -55,72 +48,153 @@ template <int N> __device__ __forceinline__ float largest_of(float largest, cons
     return largest;
 }
 
-// One block per row of `cols` elements, `stride` apart. Columns are multiplied by `col_scales` first, if there are any. A
-// row of zeros has the scale zero; what is no number stays none.
-template <typename T>
-__device__ __forceinline__ void round_rows_packed(const T* from, const float* col_scales, u8* to, float* scale, u32 cols) {
+// The block's largest, for rows one after another: with two places for what warps say, one barrier a row is enough.
+__device__ __forceinline__ float largest_of_block(float x, u32 turn) {
+    __shared__ float places[2][WARP];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    x = warp_max(x);
+    if (lane == 0) places[turn][warp] = x;
+    __syncthreads();
+    return warp_max(lane < warps ? places[turn][lane] : 0.0f);
+}
+
+// A pack as the four words it is loaded as. The compiler may not hold anything else it made of it, which takes twice the
+// registers.
+__device__ __forceinline__ uint4 load_words(const void* from) { return *reinterpret_cast<const uint4*>(from); }
+template <typename T> __device__ __forceinline__ Pack<T> pack_of(uint4& words) {
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+    return *reinterpret_cast<const Pack<T>*>(&words);
+}
+
+// What columns are multiplied by before they are rounded: nothing, or scales that are held in registers or read for every row.
+enum class Scaled { NOT, BY_HELD, BY_READ };
+template <Scaled HOW, int PACKS, int N> struct ColScales {
+    const float* from;
+    float held[HOW == Scaled::BY_HELD ? PACKS : 1][N];
+
+    __device__ __forceinline__ ColScales(const float* from, u32 begin, u32 step, u32 cols) : from(from) {
+        if constexpr (HOW == Scaled::BY_HELD) {
+#pragma unroll
+            for (int p = 0; p < PACKS; p++) {
+                if (begin + p * step < cols) load_some(from + begin + p * step, N, true, held[p]);
+            }
+        }
+    }
+
+    // The pack `p` of the thread's share, which begins at the column `col`.
+    template <typename T> __device__ __forceinline__ void scale(const Pack<T>& pack, int p, u32 col, float (&out)[N]) const {
+        if constexpr (HOW != Scaled::BY_HELD) return scale_read(pack, col, out);
+#pragma unroll
+        for (int i = 0; i < N; i++) out[i] = __fmul_rn(to_float(pack.v[i]), held[p][i]);
+    }
+
+    // A pack of anybody's share.
+    template <typename T> __device__ __forceinline__ void scale_read(const Pack<T>& pack, u32 col, float (&out)[N]) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) out[i] = to_float(pack.v[i]);
+        if (HOW == Scaled::NOT || from == nullptr) return;
+        float scales[N];
+        load_some(from + col, N, true, scales);
+#pragma unroll
+        for (int i = 0; i < N; i++) out[i] = __fmul_rn(out[i], scales[i]);
+    }
+};
+
+// Rows of `cols` elements, `stride` apart, every gridDim.x-th of them to a block, which fetches its next one while it rounds
+// one. Columns are multiplied by `col_scales` first, if there are any. A row of zeros has the scale zero; what is no number
+// stays none.
+template <typename T, int PACKS, Scaled HOW>
+__device__ __forceinline__ void round_rows_packed(const T* x, const float* col_scales, u8* codes, float* scales, u64 stride,
+                                                  u32 rows, u32 cols) {
     constexpr int N = Pack<T>::N;
-    Pack<T> held[HELD];
     const u32 step = blockDim.x * N, begin = threadIdx.x * N;
+    const ColScales<HOW, PACKS, N> by_column(col_scales, begin, step, cols);
+    uint4 next[PACKS];
+    const auto fetch = [&](u32 row) {
 #pragma unroll
-    for (int p = 0; p < HELD; p++) {
-        if (begin + p * step < cols) held[p] = load_pack(from + begin + p * step);
-    }
-    float largest = 0.0f, x[N];
-#pragma unroll
-    for (int p = 0; p < HELD; p++) {
-        const u32 col = begin + p * step;
-        if (col >= cols) continue;
-        scaled(held[p], col_scales, col, x);
-        largest = largest_of(largest, x);
-    }
-    // What is longer than a block can hold is read twice.
-    for (u32 col = begin + HELD * step; col < cols; col += step) {
-        scaled(load_pack(from + col), col_scales, col, x);
-        largest = largest_of(largest, x);
-    }
-    const Divisor divisor(__fdiv_rn(block_max(largest), E4M3_MAX));
-    if (threadIdx.x == 0) *scale = divisor.scale;
-#pragma unroll
-    for (int p = 0; p < HELD; p++) {
-        const u32 col = begin + p * step;
-        if (col >= cols) continue;
-        scaled(held[p], col_scales, col, x);
-        store_rounded(to + col, x, divisor);
-    }
-    for (u32 col = begin + HELD * step; col < cols; col += step) {
-        scaled(load_pack(from + col), col_scales, col, x);
-        store_rounded(to + col, x, divisor);
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void round_rows(const T* x, const float* col_scales, u8* codes, float* scales, u64 stride,
-                                           u32 cols) {
-    const T* from = x + blockIdx.x * stride;
-    u8* to = codes + u64(blockIdx.x) * cols;
-    const bool scales_packed = (reinterpret_cast<u64>(col_scales) & 15) == 0;
-    if (packable(x, cols) && stride % Pack<T>::N == 0 && scales_packed) {
-        return round_rows_packed(from, col_scales, to, scales + blockIdx.x, cols);
-    }
-    auto element = [&](u32 col) {
-        const float value = to_float(from[col]);
-        return col_scales == nullptr ? value : __fmul_rn(value, col_scales[col]);
+        for (int p = 0; p < PACKS; p++) {
+            if (begin + p * step < cols) next[p] = load_words(x + row * stride + begin + p * step);
+        }
     };
-    float largest = 0.0f;
-    for (u32 col = threadIdx.x; col < cols; col += blockDim.x) largest = fmaxf(largest, fabsf(element(col)));
-    const Divisor divisor(__fdiv_rn(block_max(largest), E4M3_MAX));
-    if (threadIdx.x == 0) scales[blockIdx.x] = divisor.scale;
-    for (u32 col = threadIdx.x; col < cols; col += blockDim.x) {
-        to[col] = u8(e4m3_codes(divisor.divide(element(col)), 0.0f) & 255u);
+    fetch(blockIdx.x);
+    u32 turn = 0;
+    for (u32 row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+        uint4 held[PACKS];
+#pragma unroll
+        for (int p = 0; p < PACKS; p++) held[p] = next[p];
+        if (row + gridDim.x < rows) fetch(row + gridDim.x);
+        float largest = 0.0f, some[N];
+#pragma unroll
+        for (int p = 0; p < PACKS; p++) {
+            const u32 col = begin + p * step;
+            if (col >= cols) continue;
+            by_column.scale(pack_of<T>(held[p]), p, col, some);
+            largest = largest_of(largest, some);
+        }
+        // What is longer than a block can hold is read twice.
+        const T* from = x + row * stride;
+        for (u32 col = begin + PACKS * step; HOW == Scaled::BY_READ && col < cols; col += step) {
+            by_column.scale_read(load_pack(from + col), col, some);
+            largest = largest_of(largest, some);
+        }
+        const Divisor divisor(__fdiv_rn(largest_of_block(largest, turn), E4M3_MAX));
+        if (threadIdx.x == 0) scales[row] = divisor.scale;
+        u8* to = codes + u64(row) * cols;
+        u32 read_from = begin;
+        if (divisor.plain) {
+#pragma unroll
+            for (int p = 0; p < PACKS; p++) {
+                const u32 col = begin + p * step;
+                if (col >= cols) continue;
+                by_column.scale(pack_of<T>(held[p]), p, col, some);
+#pragma unroll
+                for (int i = 0; i < N; i++) some[i] = divisor.divide_plainly(some[i]);
+                store_codes(to + col, some);
+            }
+            read_from += PACKS * step;
+        }
+        for (u32 col = read_from; col < cols; col += step) {
+            by_column.scale_read(load_pack(from + col), col, some);
+#pragma unroll
+            for (int i = 0; i < N; i++) some[i] = divisor.divide(some[i]);
+            store_codes(to + col, some);
+        }
     }
 }
 
-#define EXPORT_ROUND(suffix, T)                                                                                        \
-    PLIMSOLL_EXPORT __launch_bounds__(THREADS_MAX)                                                                     \
-        round_rows_##suffix(const T* x, const float* col_scales, u8* codes, float* scales, u64 stride, u32 cols) {     \
-        round_rows(x, col_scales, codes, scales, stride, cols);                                                        \
+// The same for rows that are no packs.
+template <typename T>
+__device__ __forceinline__ void round_rows_singly(const T* x, const float* col_scales, u8* codes, float* scales, u64 stride,
+                                                  u32 rows, u32 cols) {
+    u32 turn = 0;
+    for (u32 row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+        const T* from = x + row * stride;
+        u8* to = codes + u64(row) * cols;
+        auto element = [&](u32 col) {
+            const float value = to_float(from[col]);
+            return col_scales == nullptr ? value : __fmul_rn(value, col_scales[col]);
+        };
+        float largest = 0.0f;
+        for (u32 col = threadIdx.x; col < cols; col += blockDim.x) largest = fmaxf(largest, fabsf(element(col)));
+        const Divisor divisor(__fdiv_rn(largest_of_block(largest, turn), E4M3_MAX));
+        if (threadIdx.x == 0) scales[row] = divisor.scale;
+        for (u32 col = threadIdx.x; col < cols; col += blockDim.x) {
+            to[col] = u8(e4m3_codes(divisor.divide(element(col)), 0.0f) & 255u);
+        }
     }
+}
+
+#define EXPORT_ROUND_WAY(way, suffix, T, bounds, body)                                                                 \
+    PLIMSOLL_EXPORT __launch_bounds__ bounds                                                                           \
+        round_rows_##way##_##suffix(const T* x, const float* col_scales, u8* codes, float* scales, u64 stride, u32 rows, \
+                                    u32 cols) {                                                                        \
+        body(x, col_scales, codes, scales, stride, rows, cols);                                                        \
+    }
+#define EXPORT_ROUND(suffix, T)                                                                                        \
+    EXPORT_ROUND_WAY(plain, suffix, T, (THREADS_MAX, 2), (round_rows_packed<T, HELD, Scaled::NOT>))                    \
+    EXPORT_ROUND_WAY(scaled, suffix, T, (SCALED_THREADS_MAX, 2), (round_rows_packed<T, HELD, Scaled::BY_HELD>))        \
+    EXPORT_ROUND_WAY(long, suffix, T, (THREADS_MAX, 1), (round_rows_packed<T, HELD_OF_LONG, Scaled::BY_READ>))         \
+    EXPORT_ROUND_WAY(singly, suffix, T, (THREADS_MAX), round_rows_singly)
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_ROUND)
 
 // Tiles of codes are so wide and so high; a thread turns sixteen rows of four columns around.

@@ -15,9 +15,10 @@ use crate::stored::StoredProduct;
 
 const MODULE: &str = "fp8";
 const WARP: usize = 32;
-/// Packs of a row that each thread of a block holds, as in `kernels/fp8.cu`.
-const HELD: usize = 4;
-const THREADS_MAX: usize = 1024;
+/// What a thread reads at a time.
+const PACK_BYTES: usize = 16;
+/// More blocks on a multiprocessor fetch no faster.
+const RESIDENT_BLOCKS_MAX: usize = 8;
 /// Sides of a tile that is transposed.
 const TILE: usize = 128;
 const TILE_THREADS: u32 = 256;
@@ -136,16 +137,55 @@ impl RowsToRound {
             .ptr(self.codes)
             .ptr(self.scales)
             .u64(self.stride as u64)
+            .u32(self.rows as u32)
             .u32(self.cols as u32);
-        let (kernel, threads) = (format!("round_rows_{}", self.dtype.name()), row_threads(self.cols, self.dtype));
-        device.launch(MODULE, &kernel, (self.rows as u32, 1, 1), threads, 0, args)
+        let way = self.way();
+        let kernel = format!("round_rows_{}_{}", way.name, self.dtype.name());
+        let threads = row_threads(self.cols, self.dtype, way);
+        let resident = (way.resident_threads / threads).clamp(1, RESIDENT_BLOCKS_MAX);
+        let blocks = even_blocks(self.rows, resident * device.sm_count() as usize);
+        device.launch(MODULE, &kernel, (blocks as u32, 1, 1), threads as u32, 0, args)
+    }
+
+    fn way(&self) -> &'static Way {
+        let pack = PACK_BYTES / self.dtype.bytes();
+        let starts = [self.x, self.col_scales, self.codes];
+        let packed = starts.iter().all(|start| start.is_multiple_of(PACK_BYTES as u64));
+        let fits = |way: &Way| self.cols <= way.threads_max * way.held * pack;
+        match (packed && self.cols.is_multiple_of(pack) && self.stride.is_multiple_of(pack), self.col_scales) {
+            (false, _) => &SINGLY,
+            (true, 0) if fits(&PLAIN) => &PLAIN,
+            (true, 1..) if fits(&SCALED) => &SCALED,
+            _ => &LONG,
+        }
     }
 }
 
+/// A kernel that rounds rows, and the sizes it is made for, as in `kernels/fp8.cu`.
+#[derive(Debug)]
+struct Way {
+    name: &'static str,
+    /// Packs of a row that each thread holds.
+    held: usize,
+    threads_max: usize,
+    /// That a multiprocessor has registers for.
+    resident_threads: usize,
+}
+
+const PLAIN: Way = Way { name: "plain", held: 4, threads_max: 512, resident_threads: 1024 };
+const SCALED: Way = Way { name: "scaled", held: 4, threads_max: 256, resident_threads: 640 };
+const LONG: Way = Way { name: "long", held: 8, threads_max: 512, resident_threads: 512 };
+const SINGLY: Way = Way { name: "singly", held: 4, threads_max: 512, resident_threads: 1024 };
+
 /// So many that a row is held in registers, if it can be.
-fn row_threads(cols: usize, dtype: DType) -> u32 {
-    let packs = cols.div_ceil(16 / dtype.bytes());
-    packs.div_ceil(HELD).next_multiple_of(WARP).clamp(WARP, THREADS_MAX) as u32
+fn row_threads(cols: usize, dtype: DType, way: &Way) -> usize {
+    let packs = cols.div_ceil(PACK_BYTES / dtype.bytes());
+    packs.div_ceil(way.held).next_multiple_of(WARP).clamp(WARP, way.threads_max)
+}
+
+/// Blocks for some rows, at most so many, that have about as many rows each.
+fn even_blocks(rows: usize, blocks_max: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(blocks_max.max(1)).max(1))
 }
 
 /// A part's columns of codes as rows, to scratch, and a scale of one for each of them, to `ones`.
@@ -244,12 +284,39 @@ fn multiply_ourselves(
 mod tests {
     use super::*;
 
+    fn rows(cols: usize, col_scales: u64, dtype: DType) -> RowsToRound {
+        RowsToRound { x: 256, dtype, stride: cols, col_scales, codes: 512, scales: 1024, rows: 7, cols }
+    }
+
     #[test]
     fn rows_up_to_the_widest_of_models_are_read_once() {
         for cols in [16, 896, 4096, 14_336, 28_672] {
-            let threads = row_threads(cols, DType::BF16) as usize;
-            assert!(threads.is_multiple_of(WARP) && threads <= THREADS_MAX);
-            assert!(threads * HELD * 8 >= cols, "{cols} by {threads}");
+            for col_scales in [0, 256] {
+                let way = rows(cols, col_scales, DType::BF16).way();
+                let threads = row_threads(cols, DType::BF16, way);
+                assert!(threads.is_multiple_of(WARP) && threads <= way.threads_max, "{cols} by {way:?}");
+                assert!(threads * way.held * 8 >= cols, "{cols} by {way:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_rounded_by_the_kernel_for_their_size() {
+        let way = |cols, col_scales, dtype| rows(cols, col_scales, dtype).way().name;
+        assert_eq!(way(4096, 0, DType::BF16), "plain");
+        assert_eq!(way(4096, 256, DType::BF16), "scaled");
+        assert_eq!(way(8200, 256, DType::BF16), "long");
+        assert_eq!(way(8192, 256, DType::F32), "long");
+        assert_eq!(way(16_392, 0, DType::BF16), "long");
+        assert_eq!(way(4100, 0, DType::BF16), "singly");
+        assert_eq!(way(4096, 260, DType::BF16), "singly");
+    }
+
+    #[test]
+    fn blocks_have_about_as_many_rows_each() {
+        for (rows, blocks_max) in [(0, 528), (1, 528), (528, 528), (529, 528), (4096, 528), (4096, 132)] {
+            let blocks = even_blocks(rows, blocks_max);
+            assert!(blocks <= blocks_max && blocks * rows.div_ceil(blocks_max) >= rows, "{rows} to {blocks}");
         }
     }
 
