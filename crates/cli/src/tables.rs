@@ -124,7 +124,7 @@ fn decisions(report: &Report) -> Table {
 /// How the plan was chosen among its alternatives; nothing where none of them is it.
 pub fn rule(report: &Report) -> Option<String> {
     let (chosen, percent) = (report.alternatives.iter().any(|a| a.chosen), SAME_SPEED * 100.0);
-    chosen.then(|| format!(">  taken: the smallest plan within {percent:.0} % of the fastest that fits"))
+    chosen.then(|| format!(">  taken: the smallest plan within {percent} % of the fastest that fits"))
 }
 
 /// What more memory would buy; nothing where it would not make the plan faster.

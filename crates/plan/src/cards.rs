@@ -175,7 +175,8 @@ pub fn gpu_profile(figures: &Figures) -> DeviceProfile {
         launch_s: 3e-6,
         // The faster the card, the more rows it takes to fill it.
         half_rate_tokens: (product / 3.2e12).clamp(16.0, 256.0),
-        context_bytes: 512 << 20,
+        // 300 MiB of an H200; cards with fewer multiprocessors need less.
+        context_bytes: 320 << 20,
         host_process_bytes: 512 << 20,
         staging_bytes: GPU_STAGING_BYTES as u64,
         traits: BackendTraits { multiplies_codes: figures.product8_flops_per_s.is_some(), ..BackendTraits::gpu() },
