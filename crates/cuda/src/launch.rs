@@ -1,11 +1,11 @@
 //! How kernels of ours are launched. On Hopper and later, blocks of a kernel may be placed while the kernel before it in the
-//! stream is ending: its way to the multiprocessors is then over when its turn comes. What it does begins as late as ever,
-//! because its first statement (`wait_for_previous_kernel` in `kernels/plimsoll.cuh`) waits until the kernel before has
-//! ended and its writes are seen. Behind anything else in the stream (copies, fills, graphs, events) it is launched as usual,
-//! and so is whatever else follows it, the kernels of cuBLASLt among them.
+//! stream is ending, so that its start-up is over when its turn comes. It does nothing earlier than it would otherwise: its
+//! first statement (`wait_for_previous_kernel` in `kernels/plimsoll.cuh`) waits until the kernel before has ended and its
+//! writes are seen. Behind anything else in the stream (copies, fills, graphs, events) it starts in turn, and so does
+//! whatever else follows it, the kernels of cuBLASLt among them.
 //!
-//! This counts on one stream for everything that touches the arena: a kernel that was to wait for another stream would
-//! have to be launched without.
+//! This counts on one stream for everything that touches the arena: a kernel that had to wait for another stream would
+//! have to be launched in turn.
 
 use std::ffi::c_void;
 
