@@ -71,17 +71,21 @@ __device__ __forceinline__ void pointwise_grad(const T* x, const T* dy, T* out, 
 
 #define CURVE_KERNELS(curve, suffix, T)                                                                                \
     PLIMSOLL_EXPORT __launch_bounds__(256) gated_##curve##_##suffix(const T* gate_up, T* out, u32 rows, u32 cols) {    \
+        wait_for_previous_kernel();                                                                                    \
         gated<T, curve>(gate_up, out, rows, cols);                                                                     \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         gated_grad_##curve##_##suffix(const T* gate_up, const T* dy, T* out, u32 rows, u32 cols) {                     \
+        wait_for_previous_kernel();                                                                                    \
         gated_grad<T, curve>(gate_up, dy, out, rows, cols);                                                            \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256) pointwise_##curve##_##suffix(const T* x, T* out, u64 len) {                 \
+        wait_for_previous_kernel();                                                                                    \
         pointwise<T, curve>(x, out, len);                                                                              \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         pointwise_grad_##curve##_##suffix(const T* x, const T* dy, T* out, u64 len) {                                  \
+        wait_for_previous_kernel();                                                                                    \
         pointwise_grad<T, curve>(x, dy, out, len);                                                                     \
     }
 

@@ -2,9 +2,9 @@
 
 // Scores of the next keys are computed beside the sum over the last ones' values.
 PLIMSOLL_EXPORT __launch_bounds__(THREADS, 1)
-    attention_forward(const T* __restrict__ qkv, const int* __restrict__ bounds, T* __restrict__ out,
-                      float* __restrict__ lse, int sequences, int tokens, int query_heads, int kv_heads, float scale,
-                      int window) {
+    attention_forward(const T* qkv, const int* bounds, T* out, float* lse, int sequences, int tokens, int query_heads,
+                      int kv_heads, float scale, int window) {
+    wait_for_previous_kernel();
     constexpr int KEYS = 64;  // at a time
     const Place place = locate(bounds, sequences, tokens, ROWS, blockIdx.y, false);
     if (!place.found) return;

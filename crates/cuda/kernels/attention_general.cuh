@@ -61,7 +61,8 @@ __device__ __forceinline__ bool is_whole(const Shape& shape, int first_query, in
 __device__ __forceinline__ u32 aligned_memory() { return (shared_address(memory) + 1023) & ~1023u; }
 
 PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
-    attention_forward(const __grid_constant__ Problem<T> problem, T* __restrict__ out, float* __restrict__ lse) {
+    attention_forward(const __grid_constant__ Problem<T> problem, T* out, float* lse) {
+    wait_for_previous_kernel();
     constexpr int KEYS = FORWARD_OTHERS;
     const Shape& shape = problem.shape;
     const Place place = locate(shape.q_bounds, shape.sequences, shape.q_tokens, OWN, blockIdx.y, false);
@@ -182,9 +183,9 @@ struct DistanceTile {
 
 // Also writes Σ d_out·out of each query to `delta`, for the keys' gradients, and with a bias its gradient's sums.
 PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
-    attention_grad_queries(const __grid_constant__ Problem<T> problem, const T* __restrict__ out,
-                           const float* __restrict__ lse, const T* __restrict__ d_out, float* __restrict__ delta,
-                           float* __restrict__ all_sums, u64 sums_per_head, int max_keys) {
+    attention_grad_queries(const __grid_constant__ Problem<T> problem, const T* out, const float* lse, const T* d_out,
+                           float* delta, float* all_sums, u64 sums_per_head, int max_keys) {
+    wait_for_previous_kernel();
     constexpr int KEYS = GRADIENT_OTHERS;
     const Shape& shape = problem.shape;
     const Place place = locate(shape.q_bounds, shape.sequences, shape.q_tokens, OWN, blockIdx.y, false);
@@ -287,8 +288,9 @@ PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
 
 // The query heads that share a key head follow one after another.
 PLIMSOLL_EXPORT __launch_bounds__(GENERAL_THREADS)
-    attention_grad_keys(const __grid_constant__ Problem<T> problem, const float* __restrict__ lse,
-                        const T* __restrict__ d_out, const float* __restrict__ delta) {
+    attention_grad_keys(const __grid_constant__ Problem<T> problem, const float* lse, const T* d_out,
+                        const float* delta) {
+    wait_for_previous_kernel();
     constexpr int QUERIES = GRADIENT_OTHERS;
     const Shape& shape = problem.shape;
     const Place place = locate(shape.k_bounds, shape.sequences, shape.k_tokens, OWN, blockIdx.y, true);

@@ -318,6 +318,7 @@ __device__ __forceinline__ void grad_keys(const Shape& shape, const Operands<con
 PLIMSOLL_EXPORT __launch_bounds__(256) attention_grad_bias(const float* sums, const int* q_bounds, const int* k_bounds,
                                                            float* d_bias, int sequences, int max_length, int distances,
                                                            int max_keys, u64 sums_per_head) {
+    wait_for_previous_kernel();
     const int at = blockIdx.x * blockDim.x + threadIdx.x, head = blockIdx.y;
     if (at >= distances) return;
     const float* const of_head = sums + head * sums_per_head;
@@ -339,15 +340,18 @@ PLIMSOLL_EXPORT __launch_bounds__(256) attention_grad_bias(const float* sums, co
 #define ATTENTION_GENERIC(SUFFIX, TYPE)                                                                                \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_forward_##SUFFIX(Problem<TYPE> problem, TYPE* out,            \
                                                                           float* lse) {                                \
+        wait_for_previous_kernel();                                                                                    \
         forward(problem.shape, problem.in, out, lse);                                                                  \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_grad_queries_##SUFFIX(                                        \
         Problem<TYPE> problem, const TYPE* out, const float* lse, const TYPE* d_out, float* delta, float* sums,        \
         u64 sums_per_head, int max_keys) {                                                                             \
+        wait_for_previous_kernel();                                                                                    \
         grad_queries(problem.shape, problem.in, problem.grads, out, lse, d_out, delta, sums, sums_per_head, max_keys); \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS) attention_grad_keys_##SUFFIX(                                           \
         Problem<TYPE> problem, const float* lse, const TYPE* d_out, const float* delta) {                              \
+        wait_for_previous_kernel();                                                                                    \
         grad_keys(problem.shape, problem.in, problem.grads, lse, d_out, delta);                                        \
     }
 PLIMSOLL_FOR_EACH_TYPE(ATTENTION_GENERIC)

@@ -4,10 +4,9 @@
 // A block is one key head of 64 keys for each of its warpgroups; the query heads that share it follow one
 // after another.
 template <int GROUPS>
-__device__ __forceinline__ void grad_keys(const T* __restrict__ qkv, const float* __restrict__ lse,
-                                          const T* __restrict__ d_out, const int* __restrict__ bounds,
-                                          T* __restrict__ d_qkv, const float* __restrict__ delta, int sequences,
-                                          int tokens, int query_heads, int kv_heads, float scale, int window) {
+__device__ __forceinline__ void grad_keys(const T* qkv, const float* lse, const T* d_out, const int* bounds, T* d_qkv,
+                                          const float* delta, int sequences, int tokens, int query_heads, int kv_heads,
+                                          float scale, int window) {
     constexpr int ROWS = GROUPS * GROUP_ROWS, THREADS = GROUPS * 128;
     const Place place = locate(bounds, sequences, tokens, ROWS, blockIdx.y, true);
     if (!place.found) return;
@@ -122,9 +121,9 @@ __device__ __forceinline__ void grad_keys(const T* __restrict__ qkv, const float
 
 #if !ATTENTION_WGMMA
 PLIMSOLL_EXPORT __launch_bounds__(256, 1)
-    attention_grad_keys(const T* __restrict__ qkv, const float* __restrict__ lse, const T* __restrict__ d_out,
-                        const int* __restrict__ bounds, T* __restrict__ d_qkv, const float* __restrict__ delta,
+    attention_grad_keys(const T* qkv, const float* lse, const T* d_out, const int* bounds, T* d_qkv, const float* delta,
                         int sequences, int tokens, int query_heads, int kv_heads, float scale, int window) {
+    wait_for_previous_kernel();
     grad_keys<2>(qkv, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, scale, window);
 }
 
@@ -133,8 +132,9 @@ PLIMSOLL_EXPORT __launch_bounds__(256, 1)
 // The same bits from twice as many blocks of half the size, for few key heads on many multiprocessors. Reads
 // queries twice as often.
 PLIMSOLL_EXPORT __launch_bounds__(128, 2)
-    attention_grad_keys_small(const T* __restrict__ qkv, const float* __restrict__ lse, const T* __restrict__ d_out,
-                               const int* __restrict__ bounds, T* __restrict__ d_qkv, const float* __restrict__ delta,
-                               int sequences, int tokens, int query_heads, int kv_heads, float scale, int window) {
+    attention_grad_keys_small(const T* qkv, const float* lse, const T* d_out, const int* bounds, T* d_qkv,
+                              const float* delta, int sequences, int tokens, int query_heads, int kv_heads, float scale,
+                              int window) {
+    wait_for_previous_kernel();
     grad_keys<1>(qkv, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, scale, window);
 }

@@ -2,11 +2,9 @@
 
 // A block is one head of 64 queries for each of its warpgroups.
 template <int GROUPS>
-__device__ __forceinline__ void grad_queries(const T* __restrict__ qkv, const T* __restrict__ out,
-                                             const float* __restrict__ lse, const T* __restrict__ d_out,
-                                             const int* __restrict__ bounds, T* __restrict__ d_qkv,
-                                             float* __restrict__ delta, int sequences, int tokens, int query_heads,
-                                             int kv_heads, float scale, int window) {
+__device__ __forceinline__ void grad_queries(const T* qkv, const T* out, const float* lse, const T* d_out,
+                                             const int* bounds, T* d_qkv, float* delta, int sequences, int tokens,
+                                             int query_heads, int kv_heads, float scale, int window) {
     constexpr int ROWS = GROUPS * GROUP_ROWS, THREADS = GROUPS * 128;
     const Place place = locate(bounds, sequences, tokens, ROWS, blockIdx.y, false);
     if (!place.found) return;
@@ -84,19 +82,19 @@ __device__ __forceinline__ void grad_queries(const T* __restrict__ qkv, const T*
 }
 
 PLIMSOLL_EXPORT __launch_bounds__(256, 1)
-    attention_grad_queries(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
-                           const T* __restrict__ d_out, const int* __restrict__ bounds, T* __restrict__ d_qkv,
-                           float* __restrict__ delta, int sequences, int tokens, int query_heads, int kv_heads,
-                           float scale, int window) {
+    attention_grad_queries(const T* qkv, const T* out, const float* lse, const T* d_out, const int* bounds, T* d_qkv,
+                           float* delta, int sequences, int tokens, int query_heads, int kv_heads, float scale,
+                           int window) {
+    wait_for_previous_kernel();
     grad_queries<2>(qkv, out, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, scale, window);
 }
 
 // The same bits from twice as many blocks of half the size, two on a multiprocessor: while the one waits for its queries
 // the other multiplies.
 PLIMSOLL_EXPORT __launch_bounds__(128, 2)
-    attention_grad_queries_small(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
-                                  const T* __restrict__ d_out, const int* __restrict__ bounds, T* __restrict__ d_qkv,
-                                  float* __restrict__ delta, int sequences, int tokens, int query_heads, int kv_heads,
-                                  float scale, int window) {
+    attention_grad_queries_small(const T* qkv, const T* out, const float* lse, const T* d_out, const int* bounds,
+                                 T* d_qkv, float* delta, int sequences, int tokens, int query_heads, int kv_heads,
+                                 float scale, int window) {
+    wait_for_previous_kernel();
     grad_queries<1>(qkv, out, lse, d_out, bounds, d_qkv, delta, sequences, tokens, query_heads, kv_heads, scale, window);
 }

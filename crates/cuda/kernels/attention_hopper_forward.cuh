@@ -163,9 +163,9 @@ __device__ __forceinline__ void forward_multiply(const ForwardMemory& at, const 
 }
 
 PLIMSOLL_EXPORT __launch_bounds__(HOPPER_THREADS, 1)
-    attention_forward(const T* __restrict__ qkv, const int* __restrict__ bounds, T* __restrict__ out,
-                      float* __restrict__ lse, int sequences, int tokens, int query_heads, int kv_heads, float scale,
-                      int window) {
+    attention_forward(const T* qkv, const int* bounds, T* out, float* lse, int sequences, int tokens, int query_heads,
+                      int kv_heads, float scale, int window) {
+    wait_for_previous_kernel();
     const ForwardMemory at;
     const u64 stride = (u64)(query_heads + 2 * kv_heads) * D, out_stride = (u64)query_heads * D;
     const ForwardShape shape = {qkv, query_heads, kv_heads, window, stride, out_stride};

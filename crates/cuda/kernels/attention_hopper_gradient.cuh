@@ -220,10 +220,10 @@ __device__ __forceinline__ void queries_multiply(const GradientMemory& at, const
 }
 
 PLIMSOLL_EXPORT __launch_bounds__(HOPPER_THREADS, 1)
-    attention_grad_queries(const T* __restrict__ qkv, const T* __restrict__ out, const float* __restrict__ lse,
-                           const T* __restrict__ d_out, const int* __restrict__ bounds, T* __restrict__ d_qkv,
-                           float* __restrict__ delta, int sequences, int tokens, int query_heads, int kv_heads,
-                           float scale, int window) {
+    attention_grad_queries(const T* qkv, const T* out, const float* lse, const T* d_out, const int* bounds, T* d_qkv,
+                           float* delta, int sequences, int tokens, int query_heads, int kv_heads, float scale,
+                           int window) {
+    wait_for_previous_kernel();
     const GradientMemory at;
     const GradientShape shape(qkv, query_heads, kv_heads, scale, window);
     at.init();
@@ -376,9 +376,9 @@ __device__ __forceinline__ void keys_multiply(const GradientMemory& at, const Gr
 }
 
 PLIMSOLL_EXPORT __launch_bounds__(HOPPER_THREADS, 1)
-    attention_grad_keys(const T* __restrict__ qkv, const float* __restrict__ lse, const T* __restrict__ d_out,
-                        const int* __restrict__ bounds, T* __restrict__ d_qkv, const float* __restrict__ delta,
+    attention_grad_keys(const T* qkv, const float* lse, const T* d_out, const int* bounds, T* d_qkv, const float* delta,
                         int sequences, int tokens, int query_heads, int kv_heads, float scale, int window) {
+    wait_for_previous_kernel();
     const GradientMemory at;
     const GradientShape shape(qkv, query_heads, kv_heads, scale, window);
     at.init();

@@ -220,6 +220,7 @@ template <int LANES, typename T> __device__ __forceinline__ void cached_attentio
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         cache_write_##bits(const T* from, T* cache, const int* places, const int* positions, u32 rows, u32 query_cols, \
                            u32 cols, u32 capacity, u32 count) {                                                        \
+        wait_for_previous_kernel();                                                                                    \
         cache_write<T>(from, cache, places, positions, rows, query_cols, cols, capacity, count);                       \
     }
 
@@ -231,6 +232,7 @@ WRITE(32, u32)
         name(const T* queries, const T* cache, const int* places, const int* positions, const float* bias, T* out,     \
              int row_cols, int distances, int query_heads, int kv_heads, int head_dim, int capacity, int count,        \
              int window, float scale, float softcap) {                                                                 \
+        wait_for_previous_kernel();                                                                                    \
         function(Cached<T>{queries, cache, places, positions, bias, out, row_cols, distances, query_heads, kv_heads,   \
                            head_dim, capacity, count, window, scale, softcap});                                        \
     }

@@ -58,12 +58,14 @@ __device__ __forceinline__ void decode_any(const u8* codes, const void* scales, 
     PLIMSOLL_EXPORT __launch_bounds__(WARP* WARPS)                                                                     \
         decode_##name##_##suffix(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,          \
                                  u32 width, u64 stride, u64 first, u32 first_row) {                                    \
+        wait_for_previous_kernel();                                                                                    \
         decode<F, S>(codes, scales, nested, to, total, width, stride, first, first_row);                               \
     }
 #define EXPORT_ANY(name, F, suffix, T)                                                                                 \
     PLIMSOLL_EXPORT __launch_bounds__(WARP* WARPS)                                                                     \
         decode_any_##name##_##suffix(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,      \
                                      u32 width, u64 stride, u64 first, u64 block) {                                    \
+        wait_for_previous_kernel();                                                                                    \
         decode_any<F>(codes, scales, nested, to, total, width, stride, first, block);                                  \
     }
 #define EXPORT_FORMATS(suffix, T)                                                                                      \

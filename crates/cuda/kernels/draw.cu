@@ -69,6 +69,7 @@ template <typename T> __device__ __forceinline__ void draw(T* out, u64 len, u32 
 
 #define KERNELS(suffix, T)                                                                                             \
     PLIMSOLL_EXPORT __launch_bounds__(256) draw_##suffix(T* out, u64 len, u32 kind, float scale, u64 key) {            \
+        wait_for_previous_kernel();                                                                                    \
         draw<T>(out, len, kind, scale, key);                                                                           \
     }
 

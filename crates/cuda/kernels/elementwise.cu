@@ -47,14 +47,17 @@ __device__ __forceinline__ void dropout(const T* x, const u32* row_ids, const u3
 
 #define KERNELS(suffix, T)                                                                                             \
     PLIMSOLL_EXPORT __launch_bounds__(256) add_##suffix(const T* a, const T* b, T* out, u64 len) {                     \
+        wait_for_previous_kernel();                                                                                    \
         add<T>(a, b, out, len);                                                                                        \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256) scale_##suffix(const T* x, T* out, u64 len, float factor) {                 \
+        wait_for_previous_kernel();                                                                                    \
         scale<T>(x, out, len, factor);                                                                                 \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         dropout_##suffix(const T* x, const u32* row_ids, const u32* key, T* out, u32 rows, u32 cols, u32 site,         \
                          u32 threshold, float scale) {                                                                 \
+        wait_for_previous_kernel();                                                                                    \
         dropout<T>(x, row_ids, key, out, rows, cols, site, threshold, scale);                                          \
     }
 

@@ -32,6 +32,7 @@ __device__ __forceinline__ void embed(const P* table, const int* tokens, T* out,
 // Integers add up to the same in any order.
 PLIMSOLL_EXPORT __launch_bounds__(RANKED_PER_BLOCK* RANK_SLICES)
     embed_order(const int* tokens, int* sorted_tokens, int* sorted_rows, int rows) {
+    wait_for_previous_kernel();
     __shared__ int smaller[RANK_SLICES][RANKED_PER_BLOCK];
     const int slice = threadIdx.x / RANKED_PER_BLOCK, lane = threadIdx.x % RANKED_PER_BLOCK;
     const int row = blockIdx.x * RANKED_PER_BLOCK + lane, token = row < rows ? tokens[row] : 0;
@@ -92,6 +93,7 @@ __device__ __forceinline__ void embed_grad(const T* dx, const int* sorted_tokens
 #define EMBED(from, P, to, T)                                                                                          \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         embed_##from##_##to(const P* table, const int* tokens, T* out, u32 rows, u32 cols, int words, float scale) {   \
+        wait_for_previous_kernel();                                                                                    \
         embed<P, T>(table, tokens, out, rows, cols, words, scale);                                                     \
     }
 
@@ -105,6 +107,7 @@ EMBED(f16, f16, f16, f16)
     PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)                                                                     \
         embed_grad_##from##_##to(const T* dx, const int* sorted_tokens, const int* sorted_rows, G* table, int rows,    \
                                  int cols, int words, int padding, float scale) {                                      \
+        wait_for_previous_kernel();                                                                                    \
         embed_grad<T, G>(dx, sorted_tokens, sorted_rows, table, rows, cols, words, padding, scale);                    \
     }
 

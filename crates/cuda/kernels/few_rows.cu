@@ -134,6 +134,7 @@ __device__ __forceinline__ void few_rows(const T* left, const void* weight, cons
         few_rows_##rows_at_a_time##_##name##_##suffix(                                                                 \
             const T* left, const void* weight, const void* scales, const float2* nested, T* result, const T* bias,     \
             u64 result_stride, u32 rows, u32 cols, u32 depth, float alpha, u32 accumulate) {                           \
+        wait_for_previous_kernel();                                                                                    \
         few_rows<rows_at_a_time, cols_at_a_time, turns, F, S>(left, weight, scales, nested, result, bias,              \
                                                               result_stride, rows, cols, depth, alpha, accumulate);    \
     }

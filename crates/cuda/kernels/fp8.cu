@@ -188,6 +188,7 @@ __device__ __forceinline__ void round_rows_singly(const T* x, const float* col_s
     PLIMSOLL_EXPORT __launch_bounds__ bounds                                                                           \
         round_rows_##way##_##suffix(const T* x, const float* col_scales, u8* codes, float* scales, u64 stride, u32 rows, \
                                     u32 cols) {                                                                        \
+        wait_for_previous_kernel();                                                                                    \
         body(x, col_scales, codes, scales, stride, rows, cols);                                                        \
     }
 #define EXPORT_ROUND(suffix, T)                                                                                        \
@@ -216,6 +217,7 @@ __device__ __forceinline__ void transpose_words(u32 a, u32 b, u32 c, u32 d, u32 
 // sixteen, as are the addresses. The scale of what is now a row is one.
 PLIMSOLL_EXPORT __launch_bounds__(TILE_THREADS)
     transpose_codes(const u8* from, u8* to, float* ones, u32 rows, u32 width, u64 stride) {
+    wait_for_previous_kernel();
     // Vectors of a row are turned on by one for every sixteen rows: a column of words then lies in all banks.
     __shared__ uint4 tile[TILE][VECTORS];
     const u32 first_row = blockIdx.x * TILE, first_col = blockIdx.y * TILE;
@@ -326,6 +328,7 @@ __device__ __forceinline__ void multiply_codes(const CodeFactor& left, const flo
         multiply_codes_##suffix(const u8* left, const float* row_scales, const u8* right, const float* col_scales,     \
                                 T* result, const T* bias, u64 right_stride, u64 right_step, u64 result_stride,         \
                                 u32 rows, u32 cols, u32 depth, float alpha, u32 accumulate) {                          \
+        wait_for_previous_kernel();                                                                                    \
         multiply_codes(CodeFactor{left, depth, 1}, row_scales, CodeFactor{right, right_stride, right_step}, col_scales, \
                        result, bias, result_stride, rows, cols, depth, alpha, accumulate);                             \
     }

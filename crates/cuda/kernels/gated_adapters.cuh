@@ -241,6 +241,7 @@ __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Ha
         gated_##curve##_##suffix##_##room(const T* gate_up, const T* gate_b, const T* up_b, const T* gate_low_rank,      \
                                           const T* up_low_rank, T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, \
                                           u32 block_rows, float alpha) {                                               \
+        wait_for_previous_kernel();                                                                                    \
         gated_adapters<T, curve, room / 16, false>(gate_up, nullptr, Half<T>{gate_b, gate_low_rank},                     \
                                                    Half<T>{up_b, up_low_rank}, Share<T>{}, out, low_rank_stride, rows,     \
                                                    cols, rank, block_rows, alpha);                                     \
@@ -250,6 +251,7 @@ __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Ha
             const T* gate_up, const T* dy, const T* gate_b, const T* up_b, const T* gate_low_rank, const T* up_low_rank,   \
             T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, u32 block_rows, float alpha, const T* dh,         \
             const T* a, float share_alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {              \
+        wait_for_previous_kernel();                                                                                    \
         const Share<T> share = {dh, a, {row_ids, key, site, threshold}, share_alpha};                                  \
         gated_adapters<T, curve, room / 16, true>(gate_up, dy, Half<T>{gate_b, gate_low_rank}, Half<T>{up_b, up_low_rank}, \
                                                   share, out, low_rank_stride, rows, cols, rank, block_rows, alpha);     \

@@ -124,6 +124,7 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         gated_##curve##_##suffix(const Spans spans, const T* gate_up, const T* low_rank, const T* b, T* out,             \
                                  u32 low_rank_stride, u32 rows, u32 cols, u32 rank, float alpha) {                       \
+        wait_for_previous_kernel();                                                                                      \
         gated_plain<T, curve, false>(spans, gate_up, nullptr, low_rank, b, Share<T>{}, out, low_rank_stride, rows, cols,   \
                                      rank, alpha);                                                                     \
     }                                                                                                                  \
@@ -132,6 +133,7 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
                                       T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, float alpha,            \
                                       const T* dh, const T* a, u32 share_rank, float share_alpha, const u32* row_ids,  \
                                       const u32* key, u32 site, u32 threshold, float scale) {                          \
+        wait_for_previous_kernel();                                                                                    \
         const Share<T> share = {dh, a, share_rank, share_alpha, row_ids, key, site, threshold, scale};                 \
         gated_plain<T, curve, true>(spans, gate_up, dy, low_rank, b, share, out, low_rank_stride, rows, cols, rank,        \
                                     alpha);                                                                            \

@@ -112,12 +112,14 @@ __device__ __forceinline__ void layer_norm_grad(const T* x, const float* means, 
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS)                                                                     \
         layer_norm_##suffix(const T* x, const T* weight, const T* bias, T* normed, float* means, float* rstd,          \
                             int cols, float eps) {                                                                     \
+        wait_for_previous_kernel();                                                                                    \
         layer_norm<T>(x, weight, bias, normed, means, rstd, cols, eps);                                                \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS)                                                                     \
         layer_norm_grad_##suffix(const T* x, const float* means, const float* rstd, const T* dy, const T* weight,      \
                                  const T* so_far, T* dx, float* partial, int rows, int cols, int weight_grad,          \
                                  int bias_grad) {                                                                      \
+        wait_for_previous_kernel();                                                                                    \
         layer_norm_grad<T>(x, means, rstd, dy, weight, so_far, dx, partial, rows, cols, weight_grad, bias_grad);       \
     }
 

@@ -66,16 +66,19 @@ template <typename G> __device__ void add_parts(const float* parts, G* total, u3
 #define EXPORT_MASKS(suffix, T)                                                                                        \
     PLIMSOLL_EXPORT mask_rows_##suffix(const T* from, T* to, const u32* row_ids, const u32* key, u32 cols, u32 site,   \
                                        u32 threshold, float scale) {                                                   \
+        wait_for_previous_kernel();                                                                                    \
         mask_rows(from, to, row_ids, key, cols, site, threshold, scale);                                               \
     }                                                                                                                  \
     PLIMSOLL_EXPORT add_masked_rows_##suffix(const float* from, T* to, const u32* row_ids, const u32* key, u32 cols,   \
                                              u32 site, u32 threshold, float scale) {                                   \
+        wait_for_previous_kernel();                                                                                    \
         add_masked_rows(from, to, row_ids, key, cols, site, threshold, scale);                                         \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_MASKS)
 
 #define EXPORT_BIAS(suffix, T, other, P)                                                                               \
     PLIMSOLL_EXPORT add_bias_##suffix##_##other(T* y, const P* bias, u32 stride, u32 cols) {                           \
+        wait_for_previous_kernel();                                                                                    \
         add_bias(y, bias, stride, cols);                                                                               \
     }
 EXPORT_BIAS(f32, float, f32, float)
@@ -86,9 +89,11 @@ EXPORT_BIAS(f16, f16, f16, f16)
 
 #define EXPORT_BIAS_GRAD(suffix, T)                                                                                    \
     PLIMSOLL_EXPORT bias_grad_##suffix(const T* dy, float* parts, u32 rows, u32 share, u32 cols, u32 stride) {         \
+        wait_for_previous_kernel();                                                                                    \
         bias_grad(dy, parts, rows, share, cols, stride);                                                               \
     }                                                                                                                  \
     PLIMSOLL_EXPORT add_parts_##suffix(const float* parts, T* total, u32 count, u32 cols) {                            \
+        wait_for_previous_kernel();                                                                                    \
         add_parts(parts, total, count, cols);                                                                          \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_BIAS_GRAD)

@@ -110,6 +110,7 @@ __device__ void loss_rows(const float* logits, T* d_logits, const int* targets, 
         loss_rows_##suffix(const float* logits, T* d_logits, const int* targets, const float* weights,                 \
                            const float* scale, double* row_losses, float* nlls, u32 vocabulary, u32 stride,           \
                            float cap) {                                                                                \
+        wait_for_previous_kernel();                                                                                    \
         loss_rows<true>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, stride, cap);         \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_LOSS_ROWS)
@@ -117,12 +118,14 @@ PLIMSOLL_FOR_EACH_TYPE(EXPORT_LOSS_ROWS)
 PLIMSOLL_EXPORT __launch_bounds__(1024)
     loss_rows(const float* logits, float* d_logits, const int* targets, const float* weights, const float* scale,
               double* row_losses, float* nlls, u32 vocabulary, u32 stride, float cap) {
+    wait_for_previous_kernel();
     loss_rows<false>(logits, d_logits, targets, weights, scale, row_losses, nlls, vocabulary, stride, cap);
 }
 
 // One block: loss += scale * sum of the rows' losses, always in the same order.
 PLIMSOLL_EXPORT __launch_bounds__(1024)
     sum_losses(const double* row_losses, u32 rows, const float* scale, double* loss) {
+    wait_for_previous_kernel();
     double sum = 0.0;
     for (u32 row = threadIdx.x; row < rows; row += blockDim.x) sum += row_losses[row];
     sum = block_sum(sum);
@@ -143,11 +146,13 @@ __device__ void gather_last(const T* hidden, const int* boundaries, T* gathered,
 
 #define EXPORT_GATHER_LAST(suffix, T)                                                                                  \
     PLIMSOLL_EXPORT gather_last_##suffix(const T* hidden, const int* boundaries, T* gathered, u32 tokens, u32 cols) {  \
+        wait_for_previous_kernel();                                                                                    \
         gather_last(hidden, boundaries, gathered, tokens, cols);                                                       \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_GATHER_LAST)
 
 PLIMSOLL_EXPORT soften(float* logits, u64 count, float cap) {
+    wait_for_previous_kernel();
     const u64 step = u64(gridDim.x) * blockDim.x;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) logits[i] = capped(logits[i], cap);
 }

@@ -360,14 +360,17 @@ __device__ __forceinline__ void head_norm_grad(const T* qkv, const float* rstd, 
 // Registers for three blocks of short rows on a multiprocessor: more, or the next row ahead, and there is less under way.
 #define ROW_KERNELS(suffix, T, PACKS)                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS) rms_norm_x##PACKS##_##suffix(RMS_NORM_PARAMETERS(T)) {              \
+        wait_for_previous_kernel();                                                                                    \
         rms_norm<T, PACKS>(RMS_NORM_ARGUMENTS);                                                                        \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS, PACKS == 1 ? 3 : 1)                                                 \
         rms_norm_grad_x##PACKS##_##suffix(RMS_NORM_GRAD_PARAMETERS(T)) {                                               \
+        wait_for_previous_kernel();                                                                                    \
         rms_norm_grad<T, PACKS, false>(RMS_NORM_GRAD_ARGUMENTS);                                                       \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(SUMMED_ROW_THREADS)                                                              \
         rms_norm_summed_grad_x##PACKS##_##suffix(RMS_NORM_GRAD_PARAMETERS(T)) {                                        \
+        wait_for_previous_kernel();                                                                                    \
         rms_norm_grad<T, PACKS, true>(RMS_NORM_GRAD_ARGUMENTS);                                                        \
     }
 
@@ -376,24 +379,29 @@ __device__ __forceinline__ void head_norm_grad(const T* qkv, const float* rstd, 
     ROW_KERNELS(suffix, T, 2)                                                                                          \
     ROW_KERNELS(suffix, T, 4)                                                                                          \
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS) rms_norm_long_##suffix(RMS_NORM_PARAMETERS(T)) {                    \
+        wait_for_previous_kernel();                                                                                    \
         rms_norm_long<T>(RMS_NORM_ARGUMENTS);                                                                          \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(ROW_THREADS) rms_norm_grad_long_##suffix(RMS_NORM_GRAD_PARAMETERS(T)) {          \
+        wait_for_previous_kernel();                                                                                    \
         rms_norm_grad_long<T>(RMS_NORM_GRAD_ARGUMENTS);                                                                \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(SUM_SLICES* WARP)                                                                \
         add_partial_sums_##suffix(T* total, const float* partial, int parts, int cols, int stride) {                   \
+        wait_for_previous_kernel();                                                                                    \
         add_partial_sums<T>(total, partial, parts, cols, stride);                                                      \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(HEAD_THREADS)                                                                    \
         head_norm_##suffix(const T* qkv, const T* wq, const T* wk, T* out, float* rstd, int rows, int query, int kv,   \
                            int head_dim, int touched, int group, float eps, float offset) {                            \
+        wait_for_previous_kernel();                                                                                    \
         head_norm<T>(qkv, wq, wk, out, rstd, rows, FusedRow{query, kv, head_dim, touched}, group, eps, offset);        \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(HEAD_THREADS)                                                                    \
         head_norm_grad_##suffix(const T* qkv, const float* rstd, const T* dy, const T* wq, const T* wk, T* dx,         \
                                 float* partial, int rows, int query, int kv, int head_dim, int touched, int group,     \
                                 float offset) {                                                                        \
+        wait_for_previous_kernel();                                                                                    \
         const FusedRow fused{query, kv, head_dim, touched};                                                            \
         head_norm_grad<T>(qkv, rstd, dy, wq, wk, dx, partial, rows, fused, group, offset);                             \
     }

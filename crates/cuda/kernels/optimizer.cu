@@ -67,6 +67,7 @@ __device__ __forceinline__ double parts_sum(const double* partial, u32 parts) {
 // The sum of each row's parts, by a block for each.
 PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)
     row_sums(TABLE(NormTable), const double* partial, double* sums) {
+    wait_for_previous_kernel();
     const u32 row = blockIdx.x;
     const u32 first = row == 0 ? 0 : table.rows[row - 1].end;
     const double sum = parts_sum(partial + first, table.rows[row].end - first);
@@ -76,6 +77,7 @@ PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)
 // The same of a single gradient. Where its norm is not finite, `guard = [spoilt, factor]` is no number from here on.
 PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)
     guarded_sum(const double* partial, u32 parts, double* to, float* guard) {
+    wait_for_previous_kernel();
     const double sum = parts_sum(partial, parts);
     if (threadIdx.x != 0) return;
     *to = sum;
@@ -89,6 +91,7 @@ PLIMSOLL_EXPORT __launch_bounds__(SUM_THREADS)
 // scaled, is what takes the scale out of norm and gradients.
 PLIMSOLL_EXPORT __launch_bounds__(FACTOR_THREADS)
     clip_factor(const double* sums, const float* unscale, float* clip, u32 count, float max_norm) {
+    wait_for_previous_kernel();
     double sum = 0.0;
 #pragma unroll 4
     for (u32 at = threadIdx.x; at < count; at += blockDim.x) sum += sums[at];
@@ -102,6 +105,7 @@ PLIMSOLL_EXPORT __launch_bounds__(FACTOR_THREADS)
 
 #define NORM_KERNELS(suffix, G)                                                                                        \
     PLIMSOLL_EXPORT __launch_bounds__(NORM_THREADS) square_sums_##suffix(TABLE(NormTable), double* partial) {          \
+        wait_for_previous_kernel();                                                                                    \
         square_sums<G>(table, count, partial);                                                                         \
     }
 

@@ -308,10 +308,12 @@ __device__ __forceinline__ void update_many(const Rule& rule, const UpdateTable&
 #define UPDATE_KERNELS(rule, p_name, P, g_name, G, s_name, S)                                                          \
     PLIMSOLL_EXPORT __launch_bounds__(UPDATE_BOUNDS_##s_name) rule##_##p_name##_##g_name##_##s_name(                   \
         P* p, G* g, S* m, S* v, float* master, u64 len, u32 site, NUMBERS_##rule) {                                    \
+        wait_for_previous_kernel();                                                                                    \
         update_one<P, G, S>(RULE_##rule, p, g, m, v, master, hyper, len, site);                                        \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(UPDATE_MANY_BOUNDS_##s_name) rule##_many_##p_name##_##g_name##_##s_name(         \
         TABLE(UpdateTable), NUMBERS_##rule) {                                                                          \
+        wait_for_previous_kernel();                                                                                    \
         update_many<P, G, S>(RULE_##rule, table, count, hyper);                                                        \
     }
 

@@ -45,6 +45,7 @@ __device__ __forceinline__ void column_sums(const G* g, float* partial, u32 rows
 PLIMSOLL_EXPORT __launch_bounds__(THREADS) adafactor_column_means(const float* partial, float* col_means, u32 parts,
                                                                   u32 rows, u32 cols, const float* hyper,
                                                                   const float* clip) {
+    wait_for_previous_kernel();
     const Squares squares(hyper, clip, 0.0f);
     const u32 col = blockIdx.x * THREADS + threadIdx.x;
     if (col >= cols || squares.left_out()) return;
@@ -54,6 +55,7 @@ PLIMSOLL_EXPORT __launch_bounds__(THREADS) adafactor_column_means(const float* p
 }
 
 PLIMSOLL_EXPORT __launch_bounds__(THREADS) adafactor_rows_mean(const float* row, u32 rows, float* numbers) {
+    wait_for_previous_kernel();
     double sum = 0.0;
     for (u32 at = threadIdx.x; at < rows; at += THREADS) sum += row[at];
     sum = block_sum(sum);
@@ -103,6 +105,7 @@ PLIMSOLL_EXPORT __launch_bounds__(THREADS) adafactor_sizes(const double* paramet
                                                            const double* step_squares, u32 step_parts, float* numbers,
                                                            const float* hyper, u64 len, float least_scale,
                                                            float clip_threshold, float weight_decay) {
+    wait_for_previous_kernel();
     double parameter = 0.0, step = 0.0;
     for (u32 part = threadIdx.x; part < parameter_parts; part += THREADS) parameter += parameter_squares[part];
     for (u32 part = threadIdx.x; part < step_parts; part += THREADS) step += step_squares[part];
@@ -146,19 +149,23 @@ __device__ __forceinline__ void step(P* p, G* g, S* m, float* master, const floa
 
 #define GRADIENT_KERNELS(name, G)                                                                                      \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS) adafactor_rows_##name(const G* g, float* row, u32 cols, SHARED) {       \
+        wait_for_previous_kernel();                                                                                    \
         row_means(g, row, cols, SQUARES);                                                                              \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS)                                                                         \
         adafactor_columns_##name(const G* g, float* partial, u32 rows, u32 cols, u32 part_rows, SHARED) {              \
+        wait_for_previous_kernel();                                                                                    \
         column_sums(g, partial, rows, cols, part_rows, SQUARES);                                                       \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS)                                                                         \
         adafactor_scale_##name(G* g, const float* row, const float* col, const float* numbers, double* partial,        \
                                u32 rows, u32 cols, u32 block_rows, SHARED) {                                           \
+        wait_for_previous_kernel();                                                                                    \
         scale_rows(g, row, col, numbers, partial, rows, cols, block_rows, SQUARES);                                    \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS)                                                                         \
         adafactor_elements_##name(G* g, float* v, double* partial, u64 len, u64 block_len, SHARED) {                   \
+        wait_for_previous_kernel();                                                                                    \
         scale_elements(g, v, partial, len, block_len, SQUARES);                                                        \
     }
 
@@ -166,6 +173,7 @@ __device__ __forceinline__ void step(P* p, G* g, S* m, float* master, const floa
     PLIMSOLL_EXPORT __launch_bounds__(THREADS) adafactor_step_##p_name##_##g_name##_##s_name(                          \
         P* p, G* g, S* m, float* master, const float* hyper, const float* clip, const float* numbers, u64 first,       \
         u64 len, u32 site, float beta1, float beta1_complement) {                                                      \
+        wait_for_previous_kernel();                                                                                    \
         step(p, g, m, master, hyper, clip, numbers, first, len, site, beta1, beta1_complement);                        \
     }
 

@@ -27,6 +27,7 @@ UPDATE_TYPES(muon)
 
 // The norm from the sums of squares of its parts, no less than `least`; by one block.
 PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS) muon_norm(const double* partial, float* norm, u32 parts, float least) {
+    wait_for_previous_kernel();
     double sum = 0.0;
     for (u32 part = threadIdx.x; part < parts; part += blockDim.x) sum += partial[part];
     sum = block_sum(sum);
@@ -70,17 +71,20 @@ __device__ __forceinline__ void move(P* p, const P* x, float* master, const floa
 #define DIVIDE_KERNEL(g_name, G, x_name, X)                                                                            \
     PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
         muon_divide_##g_name##_##x_name(const G* direction, X* x, const float* norm, u64 len) {                        \
+        wait_for_previous_kernel();                                                                                    \
         divide(direction, x, norm, len);                                                                               \
     }
 
 #define MATRIX_KERNELS(name, P)                                                                                        \
     PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
         muon_polynomial_##name(const P* gram, P* squared, u64 side, float a, float b, float c) {                       \
+        wait_for_previous_kernel();                                                                                    \
         polynomial(gram, squared, side, a, b, c);                                                                      \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(UPDATE_THREADS)                                                                  \
         muon_move_##name(P* p, const P* x, float* master, const float* hyper, const float* clip, u64 first, u64 len,   \
                          u32 site, float scale, float weight_decay) {                                                  \
+        wait_for_previous_kernel();                                                                                    \
         move(p, x, master, hyper, clip, first, len, site, scale, weight_decay);                                        \
     }
 

@@ -25,6 +25,17 @@ using f16 = __half;
 #define WARP 32
 #define FULL_MASK 0xffffffffu
 
+// The first statement of every kernel, for every thread of every block. From Hopper on, blocks are placed while the kernel
+// before is ending (`launch.rs`); behind this it has ended, and what it wrote is seen. Only then may blocks of the next
+// kernel be placed, so that no kernel runs beside the one before its predecessor. Nothing may be `__restrict__` or read by
+// `__ldg`: such reads count on memory that stays as it is as long as the kernel lives, and could be moved before this.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float to_float(f16 x) { return __half2float(x); }

@@ -31,10 +31,12 @@ __device__ __forceinline__ void position_bias_grad(const float* d_bias, const in
 #define POSITION_BIAS(SUFFIX, TYPE)                                                                                   \
     PLIMSOLL_EXPORT __launch_bounds__(256) position_bias_##SUFFIX(const TYPE* table, const int* bucket_of, float* out, \
                                                                   u32 heads, u32 distances, int buckets) {            \
+        wait_for_previous_kernel();                                                                                   \
         position_bias(table, bucket_of, out, heads, distances, buckets);                                              \
     }                                                                                                                 \
     PLIMSOLL_EXPORT __launch_bounds__(256) position_bias_grad_##SUFFIX(                                               \
         const float* d_bias, const int* bucket_of, TYPE* table, u32 heads, u32 distances, u32 buckets) {              \
+        wait_for_previous_kernel();                                                                                   \
         position_bias_grad(d_bias, bucket_of, table, heads, distances, buckets);                                      \
     }
 PLIMSOLL_FOR_EACH_TYPE(POSITION_BIAS)

@@ -11,6 +11,7 @@ __device__ u32 learnt_tokens(const int* targets, const int* boundaries) {
 
 // One block per sequence.
 PLIMSOLL_EXPORT sequence_log_prob(const float* nll, const int* targets, const int* boundaries, float* out, u32 mean) {
+    wait_for_previous_kernel();
     double sum = 0.0;
     for (int token = boundaries[blockIdx.x] + int(threadIdx.x); token < boundaries[blockIdx.x + 1]; token += blockDim.x)
         sum -= targets[token] >= 0 ? double(nll[token]) : 0.0;
@@ -22,6 +23,7 @@ PLIMSOLL_EXPORT sequence_log_prob(const float* nll, const int* targets, const in
 // One block per sequence.
 PLIMSOLL_EXPORT sequence_log_prob_grad(const float* dy, const int* targets, const int* boundaries, float* d_nll,
                                        u32 mean) {
+    wait_for_previous_kernel();
     const u32 count = mean ? learnt_tokens(targets, boundaries) : 1;
     const float slope = -dy[blockIdx.x] / float(count > 0 ? count : 1);
     for (int token = boundaries[blockIdx.x] + int(threadIdx.x); token < boundaries[blockIdx.x + 1]; token += blockDim.x)
@@ -55,6 +57,7 @@ __device__ __forceinline__ Compared odds(double chosen, double rejected, double 
 PLIMSOLL_EXPORT preference(const float* log_probs, const float* reference, const int* boundaries, u32 sequences,
                            float strength, double other, const float* scale_at, double* loss, double* stats,
                            float* gradient) {
+    wait_for_previous_kernel();
     const double scale = *scale_at;
     double total = 0.0;
     PairStats found = {};

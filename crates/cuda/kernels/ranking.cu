@@ -7,6 +7,7 @@
 // One warp per sequence: the tokens of its candidates in the order of the text, from where the sequence begins. A list of
 // fewer than two has none.
 PLIMSOLL_EXPORT list_candidates(const float* marks, const int* boundaries, int* places, int* list_counts) {
+    wait_for_previous_kernel();
     const int begin = boundaries[blockIdx.x], end = boundaries[blockIdx.x + 1];
     int count = 0;
     for (int start = begin; start < end; start += WARP) {
@@ -130,6 +131,7 @@ PLIMSOLL_EXPORT __launch_bounds__(128)
     list_order(const float* marks, const int* boundaries, const int* places, const int* list_counts,
                const float* scores, int* ranks, float* gradients, double* sums, double* totals, u32 ranking, u32 top,
                const float* scale_at) {
+    wait_for_previous_kernel();
     const int begin = boundaries[blockIdx.x], count = list_counts[blockIdx.x];
     const double scale = *scale_at;
     const List list = {scores + begin, marks, places + begin, ranks + begin, gradients + begin, sums + begin, count};
@@ -164,6 +166,7 @@ PLIMSOLL_EXPORT __launch_bounds__(128)
 
 // One thread: there are few lists, and their sum has one order.
 PLIMSOLL_EXPORT list_totals(const double* totals, u32 sequences, const float* scale_at, double* loss, double* stats) {
+    wait_for_previous_kernel();
     double sums[LIST_STATS] = {};
     for (u32 sequence = 0; sequence < sequences; sequence++) {
         for (u32 i = 0; i < LIST_STATS; i++) sums[i] += totals[u64(sequence) * LIST_STATS + i];
@@ -202,10 +205,12 @@ __device__ void list_hidden_grad(const T* weight, const int* boundaries, const i
 #define EXPORT_LISTS(suffix, T)                                                                                        \
     PLIMSOLL_EXPORT list_scores_##suffix(const T* hidden, const T* weight, const int* boundaries, const int* places,   \
                                          const int* list_counts, float* scores, u32 cols) {                            \
+        wait_for_previous_kernel();                                                                                    \
         list_scores(hidden, weight, boundaries, places, list_counts, scores, cols);                                    \
     }                                                                                                                  \
     PLIMSOLL_EXPORT list_hidden_grad_##suffix(const T* weight, const int* boundaries, const int* places,               \
                                               const int* list_counts, const float* gradients, T* d_hidden, u32 cols) { \
+        wait_for_previous_kernel();                                                                                    \
         list_hidden_grad(weight, boundaries, places, list_counts, gradients, d_hidden, cols);                          \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_LISTS)
@@ -214,6 +219,7 @@ PLIMSOLL_FOR_EACH_TYPE(EXPORT_LISTS)
     PLIMSOLL_EXPORT list_weight_grad_##suffix##_##other(const T* hidden, const int* boundaries, const int* places,     \
                                                         const int* list_counts, const float* gradients, G* dw,         \
                                                         u32 sequences, u32 cols) {                                     \
+        wait_for_previous_kernel();                                                                                    \
         list_weight_grad(hidden, boundaries, places, list_counts, gradients, dw, sequences, cols);                     \
     }
 EXPORT_LIST_WEIGHT_GRAD(f32, float, f32, float)

@@ -96,8 +96,12 @@ template <typename T> __device__ __forceinline__ void rope_odd(ROPE_PARAMETERS(T
 }
 
 #define KERNELS(suffix, T)                                                                                             \
-    PLIMSOLL_EXPORT __launch_bounds__(THREADS_MAX) rope_##suffix(ROPE_PARAMETERS(T)) { rope<T>(ROPE_ARGUMENTS); }      \
+    PLIMSOLL_EXPORT __launch_bounds__(THREADS_MAX) rope_##suffix(ROPE_PARAMETERS(T)) {                                 \
+        wait_for_previous_kernel();                                                                                    \
+        rope<T>(ROPE_ARGUMENTS);                                                                                       \
+    }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(THREADS_MAX) rope_odd_##suffix(ROPE_PARAMETERS(T)) {                             \
+        wait_for_previous_kernel();                                                                                    \
         rope_odd<T>(ROPE_ARGUMENTS);                                                                                   \
     }
 

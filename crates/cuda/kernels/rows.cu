@@ -60,10 +60,12 @@ __device__ __forceinline__ void last_rows_grad(const T* dy, const int* boundarie
 #define KERNELS(bits, T)                                                                                               \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         last_rows_##bits(const T* x, const int* boundaries, T* out, u32 sequences, u32 tokens, u32 cols) {             \
+        wait_for_previous_kernel();                                                                                    \
         last_rows<T>(x, boundaries, out, sequences, tokens, cols);                                                     \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         last_rows_grad_##bits(const T* dy, const int* boundaries, T* dx, u32 sequences, u32 tokens, u32 cols) {        \
+        wait_for_previous_kernel();                                                                                    \
         last_rows_grad<T>(dy, boundaries, dx, sequences, tokens, cols);                                                \
     }
 

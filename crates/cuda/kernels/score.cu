@@ -15,6 +15,7 @@ __device__ void scores(const T* hidden, const T* weight, float* out, u32 cols) {
 // where there are none.
 PLIMSOLL_EXPORT compare(float* scores, const int* boundaries, u32 sequences, const float* margins, float centring,
                         const float* scale_at, double* loss, double* stats) {
+    wait_for_previous_kernel();
     const double scale = *scale_at;
     double total = 0.0;
     PairStats found = {};
@@ -60,9 +61,11 @@ __device__ void score_hidden_grad(const T* weight, const float* gradients, T* d_
 
 #define EXPORT_SCORES(suffix, T)                                                                                       \
     PLIMSOLL_EXPORT scores_##suffix(const T* hidden, const T* weight, float* out, u32 cols) {                          \
+        wait_for_previous_kernel();                                                                                    \
         scores(hidden, weight, out, cols);                                                                             \
     }                                                                                                                  \
     PLIMSOLL_EXPORT score_hidden_grad_##suffix(const T* weight, const float* gradients, T* d_hidden, u32 cols) {       \
+        wait_for_previous_kernel();                                                                                    \
         score_hidden_grad(weight, gradients, d_hidden, cols);                                                          \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_SCORES)
@@ -70,6 +73,7 @@ PLIMSOLL_FOR_EACH_TYPE(EXPORT_SCORES)
 #define EXPORT_SCORE_WEIGHT_GRAD(suffix, T, other, G)                                                                  \
     PLIMSOLL_EXPORT score_weight_grad_##suffix##_##other(const T* hidden, const int* boundaries,                       \
                                                          const float* gradients, G* dw, u32 sequences, u32 cols) {     \
+        wait_for_previous_kernel();                                                                                    \
         score_weight_grad(hidden, boundaries, gradients, dw, sequences, cols);                                         \
     }
 EXPORT_SCORE_WEIGHT_GRAD(f32, float, f32, float)
@@ -112,6 +116,7 @@ struct Best {
 PLIMSOLL_EXPORT __launch_bounds__(1024)
     classify(float* logits, const int* labels, u32 sequences, u32 classes, const float* scale_at, double* loss,
              double* stats) {
+    wait_for_previous_kernel();
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     const double scale = *scale_at;
     double total = 0.0, labelled = 0.0, right = 0.0;
@@ -190,10 +195,12 @@ __device__ void class_hidden_grad(const T* weight, const int* labels, const floa
 #define EXPORT_CLASSES(suffix, T)                                                                                      \
     PLIMSOLL_EXPORT class_logits_##suffix(const T* hidden, const T* weight, const int* labels, float* logits,          \
                                           u32 classes, u32 cols) {                                                     \
+        wait_for_previous_kernel();                                                                                    \
         class_logits(hidden, weight, labels, logits, classes, cols);                                                   \
     }                                                                                                                  \
     PLIMSOLL_EXPORT class_hidden_grad_##suffix(const T* weight, const int* labels, const float* gradients,             \
                                                T* d_hidden, u32 classes, u32 cols) {                                   \
+        wait_for_previous_kernel();                                                                                    \
         class_hidden_grad(weight, labels, gradients, d_hidden, classes, cols);                                         \
     }
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_CLASSES)
@@ -201,6 +208,7 @@ PLIMSOLL_FOR_EACH_TYPE(EXPORT_CLASSES)
 #define EXPORT_CLASS_WEIGHT_GRAD(suffix, T, other, G)                                                                  \
     PLIMSOLL_EXPORT class_weight_grad_##suffix##_##other(const T* hidden, const int* labels, const float* gradients,   \
                                                          G* dw, u32 sequences, u32 cols) {                             \
+        wait_for_previous_kernel();                                                                                    \
         class_weight_grad(hidden, labels, gradients, dw, sequences, cols);                                             \
     }
 EXPORT_CLASS_WEIGHT_GRAD(f32, float, f32, float)

@@ -33,7 +33,8 @@ struct NestedScales {
 };
 
 // Weights are read once and by one thread, so the first cache is left to what is read again. Loads stay where they are
-// written: many can be under way before the first is used.
+// written: many can be under way before the first is used. Weights come by copies, behind which a kernel is placed in
+// turn: nothing old lies in a cache that is not coherent.
 __device__ __forceinline__ u32 read_once(const u32* from) {
     u32 x;
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(from));

@@ -12,6 +12,7 @@ use crate::call::Args;
 use crate::compile::architecture;
 use crate::context::{Context, driver_version, find_card};
 use crate::error::{CudaError, driver_error, reason};
+use crate::launch::{Blocks, Placing};
 use crate::library::{self, Library};
 use crate::modules::Kernels;
 use crate::staging::Staging;
@@ -31,6 +32,7 @@ pub(crate) struct Device {
     name: String,
     capability: (u32, u32),
     sm_count: u32,
+    placing: Placing,
     streams: Streams,
     arena: Option<Arena>,
     /// Taken with the arena.
@@ -78,6 +80,7 @@ impl Device {
             name,
             capability,
             sm_count,
+            placing: Placing::of(capability, driver_version()),
             streams,
             arena: None,
             staging: None,
@@ -230,19 +233,11 @@ impl Device {
             return Err(CudaError::Driver { call, reason: "its arguments do not match its parameters".to_owned() });
         }
         let mut pointers = args.pointers();
-        // SAFETY: the function's module stays loaded; the driver copies the arguments, which are there for each parameter,
-        // before it returns. What a kernel does with its addresses is its family file's concern, beside its name.
-        unsafe {
-            result::launch_kernel(
-                function.handle,
-                grid,
-                (block, 1, 1),
-                shared_bytes,
-                self.streams.compute,
-                &mut pointers,
-            )
-        }
-        .map_err(driver_error(format!("launch of {module}.{kernel} on {grid:?} x {block}")))
+        let blocks = Blocks { grid, threads: block, shared_bytes };
+        // SAFETY: the function's module stays loaded and is for this card; arguments are there for each parameter. What a
+        // kernel does with its addresses is its family file's concern, beside its name.
+        unsafe { self.placing.launch(function.handle, blocks, self.streams.compute, &mut pointers) }
+            .map_err(driver_error(format!("launch of {module}.{kernel} on {grid:?} x {block}")))
     }
 
     pub(crate) fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CudaError> {

@@ -37,6 +37,7 @@ mod fp8;
 mod gated_adapters;
 mod grouping;
 mod kept;
+mod launch;
 mod layer_norm;
 mod library;
 mod linear;
