@@ -34,7 +34,10 @@ fn gated() {
             let dy = random.tokens(rows, cols);
             let name = format!("{activation:?} {rows} x {cols}");
             suite.check(&name, Gated::new(activation), std::slice::from_ref(&gate_up), active, F32_ELEMENTWISE);
-            suite.check(&name, GatedGrad::new(activation), &[gate_up, dy], active, F32_ELEMENTWISE);
+            for with_value in [false, true] {
+                let op = GatedGrad { with_value, ..GatedGrad::new(activation) };
+                suite.check(&name, op, &[gate_up.clone(), dy.clone()], active, F32_ELEMENTWISE);
+            }
         }
     }
 }
@@ -77,7 +80,10 @@ fn in_sixteen_bits() {
             let name = format!("{activation:?} {rows} x {cols}");
             let inputs = [bent(random, rows, 2 * cols), random.tokens(rows, cols)];
             suite.check_sixteen(&name, Gated::new(activation), &inputs[..1], &[0], active, once);
-            suite.check_sixteen(&name, GatedGrad::new(activation), &inputs, &[0, 1], active, once);
+            for with_value in [false, true] {
+                let op = GatedGrad { with_value, ..GatedGrad::new(activation) };
+                suite.check_sixteen(&name, op, &inputs, &[0, 1], active, once);
+            }
             let inputs = [bent(random, rows, cols), random.tokens(rows, cols)];
             suite.check_sixteen(&name, Pointwise(activation), &inputs[..1], &[0], active, once);
             suite.check_sixteen(&name, PointwiseGrad(activation), &inputs, &[0, 1], active, once);
@@ -136,7 +142,8 @@ fn gated_with_adapters() {
             let name = format!("{activation:?} {adapters:?} rank {}", case.3);
             let op = Gated { activation, adapters: Some(adapters.clone()) };
             suite.check(&name, op, &[gate_up.clone(), low_rank.clone(), b.clone()], active, F32_SUMS);
-            let op = GatedGrad { adapters: Some(adapters), ..GatedGrad::new(activation) };
+            let with_value = index % 2 == 0;
+            let op = GatedGrad { adapters: Some(adapters), with_value, ..GatedGrad::new(activation) };
             suite.check(&name, op, &[gate_up, dy, low_rank, b], active, F32_SUMS);
         }
     }
@@ -154,7 +161,8 @@ fn gated_with_adapters_in_sixteen_bits() {
             let op = Gated { activation, adapters: Some(adapters.clone()) };
             let inputs = [gate_up.clone(), low_rank.clone(), b.clone()];
             suite.check_sixteen(&name, op, &inputs, &[0, 1, 2], active, once);
-            let op = GatedGrad { adapters: Some(adapters), ..GatedGrad::new(activation) };
+            let with_value = index % 2 == 0;
+            let op = GatedGrad { adapters: Some(adapters), with_value, ..GatedGrad::new(activation) };
             suite.check_sixteen(&name, op, &[gate_up, dy, low_rank, b], &[0, 1, 2, 3], active, once);
         }
     }
@@ -186,7 +194,8 @@ fn gated_gradient_with_a_last_share() {
         let adapters = (rank > 0).then(|| Adapters { alpha: 0.75, blocks, total: 2 * cols });
         for dropout in [None, Some(InnerDropout { p: 0.3, site: 5 })] {
             let last_share = Some(AdapterShare { alpha: -1.5, dropout });
-            let op = GatedGrad { activation: ALL[index % 5], adapters: adapters.clone(), last_share };
+            let with_value = index % 3 != 0;
+            let op = GatedGrad { activation: ALL[index % 5], adapters: adapters.clone(), last_share, with_value };
             let mut inputs = vec![bent(random, rows, 2 * cols), random.tokens(rows, cols)];
             if rank > 0 {
                 inputs.extend([random.tokens(rows, 2 * rank), random.fixed(&[2 * cols, rank])]);

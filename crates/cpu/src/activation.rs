@@ -161,6 +161,7 @@ vectorized! {
 
 pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
     let (gate_up, dy, out): (Matrix, Matrix, Matrix) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let value: Option<Matrix> = if op.with_value { Some(call.output(1)?) } else { None };
     if op.adapters.is_some() || op.last_share.is_some() {
         let added = match (&op.adapters, op.adapter_inputs()) {
             (Some(adapters), Some(at)) => Some(Added { adapters, low_rank: call.input(at)?, b: call.input(at + 1)? }),
@@ -171,12 +172,16 @@ pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError
         for_each_tile(call, dy.rows, dy.cols, |rows, cols| {
             // SAFETY: a tile of `dy`, and of both halves of the input and of the output, which is the input or lies
             // elsewhere.
-            unsafe { with_curve!(op.activation, gated_grad_tile(&adapted, &shared, out, rows.clone(), cols)) };
+            unsafe { with_curve!(op.activation, gated_grad_tile(&adapted, &shared, out, value, rows.clone(), cols)) };
         });
         return Ok(());
     }
     call.workers.rows(out.rows, out.cols, |rows| {
         for row in rows {
+            if let Some(value) = value {
+                // SAFETY: as in the forward pass, before the input may be written over.
+                unsafe { with_curve!(op.activation, gated_row(dy.cols, gate_up.row(row), value.row(row))) };
+            }
             // SAFETY: all have this row; the output is the first input or lies elsewhere.
             unsafe { with_curve!(op.activation, gated_grad_row(dy.cols, gate_up.row(row), dy.row(row), out.row(row))) };
         }
@@ -213,6 +218,7 @@ vectorized! {
         adapted: &Adapted,
         shared: &Shared,
         out: Matrix,
+        value: Option<Matrix>,
         rows: Range<usize>,
         cols: Range<usize>,
     ) {
@@ -223,6 +229,9 @@ vectorized! {
             adapted.load(rows.start, rows.len(), out.cols / 2 + cols.start, cols.len(), &mut up);
             for (row, (gate, up)) in rows.zip(gate.iter().zip(&up)) {
                 let (to, dy) = (out.row(row).add(cols.start), shared.load(row, cols.start, cols.len()));
+                if let Some(value) = value {
+                    fill(cols.len(), value.row(row).add(cols.start), |i| C::value(gate[i]) * up[i]);
+                }
                 fill_two(cols.len(), to, to.add(out.cols / 2), |i| {
                     let (value, slope) = C::both(gate[i]);
                     (dy[i] * up[i] * slope, dy[i] * value)

@@ -19,9 +19,9 @@ __device__ __forceinline__ void gated(const T* gate_up, T* out, u32 rows, u32 co
     store_some(out + u64(row) * cols + at, count, wide, gate);
 }
 
-// `out` may be `gate_up`: a thread writes the elements it read.
+// `out` may be `gate_up`: a thread writes the elements it read. `value`, unless null, is what `gated` makes.
 template <typename T, typename Curve>
-__device__ __forceinline__ void gated_grad(const T* gate_up, const T* dy, T* out, u32 rows, u32 cols) {
+__device__ __forceinline__ void gated_grad(const T* gate_up, const T* dy, T* out, T* value, u32 rows, u32 cols) {
     constexpr int N = Pack<T>::N;
     const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
     const u32 row = index / chunks, at = index % chunks * N;
@@ -37,10 +37,13 @@ __device__ __forceinline__ void gated_grad(const T* gate_up, const T* dy, T* out
     for (int i = 0; i < N; i++) {
         const float2 curve = Curve::both(gate[i]);
         gate[i] = d[i] * up[i] * curve.y;
+        const float act = curve.x * up[i];
         up[i] = d[i] * curve.x;
+        d[i] = act;
     }
     store_some(out + start, count, wide, gate);
     store_some(out + start + cols, count, wide, up);
+    if (value != nullptr) store_some(value + u64(row) * cols + at, count, wide, d);
 }
 
 template <typename T, typename Curve> __device__ __forceinline__ void pointwise(const T* x, T* out, u64 len) {
@@ -75,9 +78,9 @@ __device__ __forceinline__ void pointwise_grad(const T* x, const T* dy, T* out, 
         gated<T, curve>(gate_up, out, rows, cols);                                                                     \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
-        gated_grad_##curve##_##suffix(const T* gate_up, const T* dy, T* out, u32 rows, u32 cols) {                     \
+        gated_grad_##curve##_##suffix(const T* gate_up, const T* dy, T* out, T* value, u32 rows, u32 cols) {           \
         wait_for_previous_kernel();                                                                                    \
-        gated_grad<T, curve>(gate_up, dy, out, rows, cols);                                                            \
+        gated_grad<T, curve>(gate_up, dy, out, value, rows, cols);                                                     \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256) pointwise_##curve##_##suffix(const T* x, T* out, u64 len) {                 \
         wait_for_previous_kernel();                                                                                    \

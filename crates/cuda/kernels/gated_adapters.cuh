@@ -159,11 +159,12 @@ template <typename T> __device__ __forceinline__ Pack<T> load_run(u32 at) {
     return pack;
 }
 
-// `out` [rows, cols], or [rows, 2·cols] for the gradient, which may be `gate_up`: a lane writes what it read.
+// `out` [rows, cols], or [rows, 2·cols] for the gradient, which may be `gate_up`: a lane writes what it read. `value`
+// [rows, cols], unless null, is what the plain kind makes, beside the gradient.
 template <typename T, typename Curve, int STEPS, bool GRADIENT>
 __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Half<T> gate_half, Half<T> up_half,
-                                               const Share<T>& share, T* out, u32 low_rank_stride, u32 rows, u32 cols,
-                                               u32 rank, u32 block_rows, float alpha) {
+                                               const Share<T>& share, T* out, T* value, u32 low_rank_stride, u32 rows,
+                                               u32 cols, u32 rank, u32 block_rows, float alpha) {
     using Work = Gating<T, STEPS, GRADIENT>;
     extern __shared__ __align__(16) u8 shared[];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -222,6 +223,7 @@ __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Ha
                     const float given = fmaf(share.alpha, added[i], to_float(d.v[i]));
                     gate.v[i] = from_float<T>(given * y * curve.y);
                     up.v[i] = from_float<T>(given * curve.x);
+                    d.v[i] = from_float<T>(curve.x * y);
                 } else {
                     gate.v[i] = from_float<T>(Curve::value(x) * y);
                 }
@@ -229,7 +231,10 @@ __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Ha
             if (row < end && work.inside) {
                 T* to = out + u64(row) * (GRADIENT ? 2 * cols : cols) + col;
                 store_pack(to, gate);
-                if constexpr (GRADIENT) store_pack(to + cols, up);
+                if constexpr (GRADIENT) {
+                    store_pack(to + cols, up);
+                    if (value != nullptr) store_pack(value + u64(row) * cols + col, d);
+                }
             }
         }
         stage = stage + 1 == Work::STAGES ? 0 : stage + 1;
@@ -243,18 +248,18 @@ __device__ __forceinline__ void gated_adapters(const T* gate_up, const T* dy, Ha
                                           u32 block_rows, float alpha) {                                               \
         wait_for_previous_kernel();                                                                                    \
         gated_adapters<T, curve, room / 16, false>(gate_up, nullptr, Half<T>{gate_b, gate_low_rank},                     \
-                                                   Half<T>{up_b, up_low_rank}, Share<T>{}, out, low_rank_stride, rows,     \
-                                                   cols, rank, block_rows, alpha);                                     \
+                                                   Half<T>{up_b, up_low_rank}, Share<T>{}, out, nullptr, low_rank_stride,  \
+                                                   rows, cols, rank, block_rows, alpha);                               \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(32 * GATED_WARPS)                                                                \
         gated_grad_##curve##_##suffix##_##room(                                                                        \
             const T* gate_up, const T* dy, const T* gate_b, const T* up_b, const T* gate_low_rank, const T* up_low_rank,   \
             T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, u32 block_rows, float alpha, const T* dh,         \
-            const T* a, float share_alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {              \
+            const T* a, float share_alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold, T* value) {    \
         wait_for_previous_kernel();                                                                                    \
         const Share<T> share = {dh, a, {row_ids, key, site, threshold}, share_alpha};                                  \
         gated_adapters<T, curve, room / 16, true>(gate_up, dy, Half<T>{gate_b, gate_low_rank}, Half<T>{up_b, up_low_rank}, \
-                                                  share, out, low_rank_stride, rows, cols, rank, block_rows, alpha);     \
+                                                  share, out, value, low_rank_stride, rows, cols, rank, block_rows, alpha); \
     }
 
 #define GATED_ROOMS(T, suffix, curve)                                                                                  \

@@ -80,11 +80,11 @@ __device__ __forceinline__ void add_share(const Share<T>& share, u32 row, u32 co
 }
 
 // A thread has one run of columns of one row, in both halves; `cols` are those of one. `out` may be `gate_up` for the
-// gradient: a thread writes the elements it read.
+// gradient: a thread writes the elements it read. `value`, unless null, is what the plain kind makes.
 template <typename T, typename Curve, bool GRADIENT>
 __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up, const T* dy, const T* low_rank,
-                                            const T* b, const Share<T>& share, T* out, u32 low_rank_stride, u32 rows,
-                                            u32 cols, u32 rank, float alpha) {
+                                            const T* b, const Share<T>& share, T* out, T* value, u32 low_rank_stride,
+                                            u32 rows, u32 cols, u32 rank, float alpha) {
     constexpr int N = Pack<T>::N;
     const u32 chunks = (cols + N - 1) / N, index = blockIdx.x * blockDim.x + threadIdx.x;
     const u32 row = index / chunks, at = index % chunks * N;
@@ -107,7 +107,9 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
         if constexpr (GRADIENT) {
             const float2 curve = Curve::both(gate[i]);
             gate[i] = d[i] * up[i] * curve.y;
+            const float act = curve.x * up[i];
             up[i] = d[i] * curve.x;
+            d[i] = act;
         } else {
             gate[i] = Curve::value(gate[i]) * up[i];
         }
@@ -115,6 +117,7 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
     if constexpr (GRADIENT) {
         store_some(out + start, count, wide, gate);
         store_some(out + start + cols, count, wide, up);
+        if (value != nullptr) store_some(value + u64(row) * cols + at, count, wide, d);
     } else {
         store_some(out + u64(row) * cols + at, count, wide, gate);
     }
@@ -125,18 +128,18 @@ __device__ __forceinline__ void gated_plain(const Spans& spans, const T* gate_up
         gated_##curve##_##suffix(const Spans spans, const T* gate_up, const T* low_rank, const T* b, T* out,             \
                                  u32 low_rank_stride, u32 rows, u32 cols, u32 rank, float alpha) {                       \
         wait_for_previous_kernel();                                                                                      \
-        gated_plain<T, curve, false>(spans, gate_up, nullptr, low_rank, b, Share<T>{}, out, low_rank_stride, rows, cols,   \
-                                     rank, alpha);                                                                     \
+        gated_plain<T, curve, false>(spans, gate_up, nullptr, low_rank, b, Share<T>{}, out, nullptr, low_rank_stride, rows, \
+                                     cols, rank, alpha);                                                               \
     }                                                                                                                  \
     PLIMSOLL_EXPORT __launch_bounds__(256)                                                                             \
         gated_grad_##curve##_##suffix(const Spans spans, const T* gate_up, const T* dy, const T* low_rank, const T* b,   \
                                       T* out, u32 low_rank_stride, u32 rows, u32 cols, u32 rank, float alpha,            \
                                       const T* dh, const T* a, u32 share_rank, float share_alpha, const u32* row_ids,  \
-                                      const u32* key, u32 site, u32 threshold, float scale) {                          \
+                                      const u32* key, u32 site, u32 threshold, float scale, T* value) {                \
         wait_for_previous_kernel();                                                                                    \
         const Share<T> share = {dh, a, share_rank, share_alpha, row_ids, key, site, threshold, scale};                 \
-        gated_plain<T, curve, true>(spans, gate_up, dy, low_rank, b, share, out, low_rank_stride, rows, cols, rank,        \
-                                    alpha);                                                                            \
+        gated_plain<T, curve, true>(spans, gate_up, dy, low_rank, b, share, out, value, low_rank_stride, rows, cols,       \
+                                    rank, alpha);                                                                          \
     }
 
 #define KERNELS(suffix, T)                                                                                             \

@@ -23,7 +23,7 @@ pub(crate) fn curve(activation: Activation) -> &'static str {
 pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
     if let Some(adapters) = &op.adapters {
         let added = Some(Added { adapters, low_rank: call.input(1), b: call.input(2) });
-        let operands = Operands { gate_up: call.input(0), dy: None, added, share: None };
+        let operands = Operands { gate_up: call.input(0), dy: None, added, share: None, value: 0 };
         return gated_adapters(op.activation, call, &operands);
     }
     let (gate_up, out) = (call.input(0), call.output(0));
@@ -33,6 +33,7 @@ pub(crate) fn gated(op: &Gated, call: &Call) -> Result<(), RuntimeError> {
 }
 
 pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError> {
+    let value = if op.with_value { call.output(1).ptr } else { 0 };
     if op.adapters.is_some() || op.last_share.is_some() {
         let place = op.adapters.as_ref().zip(op.adapter_inputs());
         let added = place.map(|(adapters, at)| Added { adapters, low_rank: call.input(at), b: call.input(at + 1) });
@@ -42,12 +43,12 @@ pub(crate) fn gated_grad(op: &GatedGrad, call: &Call) -> Result<(), RuntimeError
             a: call.input(at + 1),
             mask: op.dropout.map(|_| [call.input(at + 2).ptr, call.input(at + 3).ptr]),
         });
-        let operands = Operands { gate_up: call.input(0), dy: Some(call.input(1)), added, share };
+        let operands = Operands { gate_up: call.input(0), dy: Some(call.input(1)), added, share, value };
         return gated_adapters(op.activation, call, &operands);
     }
     let (gate_up, dy, out) = (call.input(0), call.input(1), call.output(0));
     let kernel = format!("gated_grad_{}_{}", curve(op.activation), call.suffix_of(&[gate_up, dy, out])?);
-    let args = Args::new().ptr(gate_up.ptr).ptr(dy.ptr).ptr(out.ptr).u32(dy.rows as u32).u32(dy.cols as u32);
+    let args = Args::new().ptr(gate_up.ptr).ptr(dy.ptr).ptr(out.ptr).ptr(value).u32(dy.rows as u32).u32(dy.cols as u32);
     call.launch(MODULE, &kernel, row_grid(call, &dy)?, THREADS, 0, args)
 }
 

@@ -34,8 +34,8 @@ impl Context {
             unsafe { result::primary_ctx::retain(device) }.map_err(driver_error("cuDevicePrimaryCtxRetain"))?;
         let context = Self { device, handle };
         context.bind()?;
-        // A kibibyte of stack is kept for every thread the card can hold, 264 MiB of an H200, and kernels without calls need
-        // none. Those whose registers spill get theirs as they are loaded. A driver that knows no such limit has none to lift.
+        // Drivers keep a kibibyte of stack for every thread the card can hold, 264 MiB of an H200. Kernels without calls need
+        // none, and those whose registers spill get theirs as they are loaded. A driver without this limit keeps what it keeps.
         // SAFETY: the context is current.
         let _ = unsafe { sys::cuCtxSetLimit(sys::CUlimit_enum::CU_LIMIT_STACK_SIZE, 0) };
         Ok(context)

@@ -24,6 +24,8 @@ pub(crate) struct Operands<'a> {
     pub dy: Option<Operand>,
     pub added: Option<Added<'a>>,
     pub share: Option<Share>,
+    /// Where the gradient puts the value too; null where nobody wants it.
+    pub value: u64,
 }
 
 /// Adapters, their low-rank rows and second matrices.
@@ -151,7 +153,7 @@ fn on_tensor_cores(
     call: &Call,
     operands: &Operands,
 ) -> Result<(), RuntimeError> {
-    let Operands { gate_up, dy, added, share } = operands;
+    let Operands { gate_up, dy, added, share, value } = operands;
     let (rows, cols) = (gate_up.rows, operands.cols());
     let shape = Shape::new(rank, dy.is_some(), rows, cols, call.sm_count() as usize);
     let place = |side: usize, at: fn(&Added, usize, usize, usize) -> u64| match (added, halves[side]) {
@@ -185,6 +187,7 @@ fn on_tensor_cores(
             }
             None => args.ptr(0).ptr(0).f32(0.0).ptr(0).ptr(0).u32(0).u32(0),
         };
+        args = args.ptr(*value);
     }
     let grid = (cols.div_ceil(Shape::BLOCK_COLS) as u32, rows.div_ceil(shape.block_rows) as u32, 1);
     let kernel = format!("{name}_{}", shape.room);
@@ -193,7 +196,7 @@ fn on_tensor_cores(
 
 /// Any rank, any columns, any type.
 fn plain(name: &str, call: &Call, operands: &Operands) -> Result<(), RuntimeError> {
-    let Operands { gate_up, dy, added, share } = operands;
+    let Operands { gate_up, dy, added, share, value } = operands;
     let mut spans: Vec<[u64; 4]> = Vec::new();
     if let Some(Added { adapters, b, .. }) = added {
         let span =
@@ -225,6 +228,7 @@ fn plain(name: &str, call: &Call, operands: &Operands) -> Result<(), RuntimeErro
             }
             None => args.ptr(0).ptr(0).u32(0).f32(0.0).ptr(0).ptr(0).u32(0).u32(0).f32(0.0),
         };
+        args = args.ptr(*value);
     }
     let half = Operand { cols: operands.cols(), ..*gate_up };
     call.launch("gated_adapters_plain", name, row_grid(call, &half)?, THREADS, 0, args)

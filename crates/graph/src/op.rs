@@ -74,6 +74,11 @@ pub trait OpRule {
     fn rebuild(&self, _node: &Node, _output: usize) -> Option<(Op, Vec<ValueId>)> {
         None
     }
+    /// For an operator of the backward pass, `node`: the one that makes, behind the outputs it has, those of the operator
+    /// `forward` of the forward pass as well, to the same bits. `None`: it makes nothing of the kind on its way.
+    fn remaking(&self, _node: &Node, _forward: &Node) -> Option<Op> {
+        None
+    }
     /// Emits the operators that carry the gradient from this node's outputs to its inputs.
     fn backward(&self, node: &Node, _pass: &mut Backward) -> Result<(), GraphError> {
         Err(GraphError::NotDifferentiable { op: self.name(), value: format!("{:?}", node.outputs) })
@@ -184,6 +189,9 @@ impl OpRule for Op {
     }
     fn rebuild(&self, node: &Node, output: usize) -> Option<(Op, Vec<ValueId>)> {
         self.rule().rebuild(node, output)
+    }
+    fn remaking(&self, node: &Node, forward: &Node) -> Option<Op> {
+        self.rule().remaking(node, forward)
     }
     fn backward(&self, node: &Node, pass: &mut Backward) -> Result<(), GraphError> {
         self.rule().backward(node, pass)

@@ -2,20 +2,35 @@
 //!
 //! The unit is a class of values in the first `k` layers: the last layers' values are needed again
 //! soonest, so keeping those costs least. A dropped value is rebuilt by the cheapest chain from what
-//! was kept: an operator's own shortcut if it has one, else the operator again, its inputs first.
+//! was kept: an operator's own shortcut if it has one, else the operator again, its inputs first. What an operator of the
+//! backward pass makes on its way may be taken from there; who needs it earlier then waits, if nobody waits for that.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use plimsoll_graph::{Class, Graph, Node, NodeId, Op, OpRule, Phase, Value, ValueId};
 
-/// In how many of the layers that have it, counted from the first, each class is dropped.
+/// What is dropped, and how it comes back.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Drops(pub BTreeMap<Class, usize>);
+pub struct Drops {
+    /// In how many of the layers that have it, counted from the first, each class is dropped.
+    pub classes: BTreeMap<Class, usize>,
+    /// Whether what gradients make on their way is taken from there. That is faster, but such a value then lies beside the
+    /// gradient.
+    pub on_the_way: bool,
+}
 
 impl Drops {
+    pub fn of(classes: impl IntoIterator<Item = (Class, usize)>) -> Self {
+        Self { classes: classes.into_iter().collect(), on_the_way: false }
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.0.values().all(|&k| k == 0)
+        self.classes.values().all(|&k| k == 0)
+    }
+
+    fn layers(&self, class: Class) -> usize {
+        self.classes.get(&class).copied().unwrap_or(0)
     }
 }
 
@@ -61,6 +76,17 @@ pub(crate) struct Rebuilding {
     producers: Vec<Option<NodeId>>,
     /// Forward values that the backward pass reads; of those with a class, how many layers before theirs have it.
     kept: Vec<(ValueId, Option<usize>)>,
+    /// By the index of their nodes.
+    makers: BTreeMap<usize, Maker>,
+    /// Of nodes that can wait for a maker, its node.
+    waiting: HashMap<usize, usize>,
+}
+
+/// A node of the backward pass that makes a forward value on its way.
+struct Maker {
+    value: ValueId,
+    /// What makes it beside the node's own outputs.
+    op: Op,
 }
 
 impl Rebuilding {
@@ -70,33 +96,66 @@ impl Rebuilding {
             let Value { class, layer, .. } = graph.value(id);
             Some(classes.get(class)?.range(..*layer).count())
         };
-        let kept = kept(graph).into_iter().map(|id| (id, earlier(id))).collect();
-        Self { producers: graph.producers(), kept }
+        let kept: Vec<_> = kept(graph).into_iter().map(|id| (id, earlier(id))).collect();
+        let mut rebuilding =
+            Self { producers: graph.producers(), kept, makers: BTreeMap::new(), waiting: HashMap::new() };
+        rebuilding.find_makers(graph);
+        rebuilding
+    }
+
+    fn find_makers(&mut self, graph: &Graph) {
+        let producer = |value: ValueId| self.producers[value.index()].map(|id| &graph.nodes[id.0 as usize]);
+        let mut by_input: HashMap<ValueId, Vec<(ValueId, &Node)>> = HashMap::new();
+        for &(value, _) in &self.kept {
+            let Some(forward) = producer(value).filter(|node| node.outputs.len() == 1) else { continue };
+            if let Some(&input) = forward.inputs.first() {
+                by_input.entry(input).or_default().push((value, forward));
+            }
+        }
+        let mut readers: HashMap<ValueId, Vec<usize>> = HashMap::new();
+        for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.phase != Phase::Forward) {
+            node.inputs.iter().for_each(|&input| readers.entry(input).or_default().push(index));
+        }
+        let read_behind = |value: &ValueId, at: usize| {
+            readers.get(value).is_none_or(|readers| readers.iter().all(|&reader| reader > at))
+        };
+        for (at, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Backward) {
+            let made = node.inputs.first().and_then(|input| by_input.get(input)).into_iter().flatten();
+            for &(value, forward) in made {
+                let Some(op) = node.op.remaking(node, forward) else { continue };
+                let earlier: Vec<usize> =
+                    readers.get(&value).into_iter().flatten().copied().filter(|&reader| reader < at).collect();
+                let can_wait = |&reader: &usize| graph.nodes[reader].outputs.iter().all(|o| read_behind(o, at));
+                if earlier.iter().all(can_wait) {
+                    self.waiting.extend(earlier.into_iter().map(|reader| (reader, at)));
+                    self.makers.insert(at, Maker { value, op });
+                }
+            }
+        }
     }
 
     /// The graph's nodes in their order, each behind what is rebuilt for it.
     pub(crate) fn rewritten<'g>(&self, graph: &'g Graph, drops: &Drops) -> Rewritten<'g> {
         let mut found = vec![Found::Nowhere; graph.values.len()];
         for &(id, earlier) in &self.kept {
-            let dropped = drops.0.get(&graph.value(id).class).copied().unwrap_or(0);
+            let dropped = drops.layers(graph.value(id).class);
             if earlier.is_none_or(|earlier| earlier >= dropped) {
                 found[id.index()] = Found::Kept;
             }
         }
         let rewritten = Rewritten { graph, runs: Vec::with_capacity(graph.nodes.len()), copies: Vec::new() };
         let mut pass = Rebuild { producers: &self.producers, found, rewritten };
-        for (index, node) in graph.nodes.iter().enumerate() {
-            let mut inputs = Cow::Borrowed(node.inputs.as_slice());
-            if node.phase == Phase::Backward {
-                for (position, &input) in node.inputs.iter().enumerate() {
-                    let obtained = pass.obtain(input);
-                    if obtained != input {
-                        inputs.to_mut()[position] = obtained;
-                    }
-                }
+        let maker_at = |index: usize| self.makers.get(&index).filter(|_| drops.on_the_way);
+        let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for index in 0..graph.nodes.len() {
+            let later =
+                self.waiting.get(&index).filter(|&&at| maker_at(at).is_some_and(|maker| pass.lacks(maker.value)));
+            if let Some(&at) = later {
+                waiting.entry(at).or_default().push(index);
+                continue;
             }
-            let outputs = Cow::Borrowed(node.outputs.as_slice());
-            pass.rewritten.runs.push(Run { node: index, again: false, shortcut: None, inputs, outputs });
+            pass.run(index, maker_at(index));
+            waiting.remove(&index).into_iter().flatten().for_each(|index| pass.run(index, None));
         }
         pass.rewritten
     }
@@ -114,7 +173,7 @@ pub(crate) struct Rewritten<'g> {
 pub(crate) struct Run<'g> {
     pub node: usize,
     again: bool,
-    /// What makes the same outputs in its place; rarely there.
+    /// What makes these outputs in its place; rarely there.
     pub shortcut: Option<Box<Op>>,
     pub inputs: Cow<'g, [ValueId]>,
     pub outputs: Cow<'g, [ValueId]>,
@@ -162,6 +221,31 @@ struct Rebuild<'a, 'g> {
 }
 
 impl<'g> Rebuild<'_, 'g> {
+    fn lacks(&self, id: ValueId) -> bool {
+        self.found[id.index()] == Found::Nowhere
+    }
+
+    /// A node in its place, behind what is rebuilt for it; it also makes what it can, if that is lacking.
+    fn run(&mut self, index: usize, maker: Option<&Maker>) {
+        let node = &self.rewritten.graph.nodes[index];
+        let mut inputs = Cow::Borrowed(node.inputs.as_slice());
+        if node.phase == Phase::Backward {
+            for (position, &input) in node.inputs.iter().enumerate() {
+                let obtained = self.obtain(input);
+                if obtained != input {
+                    inputs.to_mut()[position] = obtained;
+                }
+            }
+        }
+        let mut outputs = Cow::Borrowed(node.outputs.as_slice());
+        let maker = maker.filter(|maker| self.lacks(maker.value));
+        if let Some(maker) = maker {
+            outputs.to_mut().push(self.copy(maker.value));
+        }
+        let shortcut = maker.map(|maker| Box::new(maker.op.clone()));
+        self.rewritten.runs.push(Run { node: index, again: false, shortcut, inputs, outputs });
+    }
+
     /// The value under which the backward pass finds `id`, rebuilding it on the spot if need be.
     fn obtain(&mut self, id: ValueId) -> ValueId {
         match self.found[id.index()] {

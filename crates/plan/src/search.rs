@@ -139,6 +139,8 @@ const CHUNKS_GAIN: f64 = 0.01;
 /// What values that are kept rounded must gain over those kept as they are.
 const KEEP_GAIN: f64 = 0.01;
 
+/// Positions of the dial tried before the first one that fits, if memory fell all along it.
+const BUMPS: usize = 2;
 /// Positions of the dial tried behind one whose addresses take more than their lower bound.
 const LAYOUT_STEPS: usize = 8;
 
@@ -215,19 +217,26 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
             Goal::Fastest => self.fastest_that_fit()?,
             Goal::Lowest => Vec::new(),
         };
+        // What its addresses cost a candidate may make another one faster.
+        let mut best: Option<Candidate> = None;
         for candidate in ranked {
-            if let Some(chosen) = self.lay_out(candidate)? {
-                return Ok(chosen);
+            let faster = |other: &Candidate| candidate.step.seconds * (1.0 + SAME_SPEED) < other.step.seconds;
+            if best.as_ref().is_none_or(faster)
+                && let Some(laid_out) = self.laid_out(&candidate)?
+                && best.as_ref().is_none_or(|best| laid_out.step.seconds < best.step.seconds)
+            {
+                best = Some(laid_out);
             }
+        }
+        if let Some(best) = best {
+            return self.chosen(&best);
         }
         // The last resort, and the plan that a refusal names: it may lie a little before the end of the dial.
         let lowest = self.lowest_laid_out()?;
-        if self.fits(&lowest)
-            && let Some(chosen) = self.lay_out(lowest.clone())?
-        {
-            return Ok(chosen);
+        match self.laid_out(&lowest)?.filter(|_| self.fits(&lowest)) {
+            Some(laid_out) => self.chosen(&laid_out),
+            None => Err(self.refusal(&lowest)?.into()),
         }
-        Err(self.refusal(&lowest)?.into())
     }
 
     /// Only updates of one micro-batch can be done in its backward pass, and only if nothing has to see all gradients first.
@@ -338,8 +347,14 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
             let sizes = known.sizing.with(graph, drops, device);
             (sizes.bytes, sizes.time.seconds)
         };
+        // The least of some positions.
+        let least = |ends: &[Drops], on_the_way: bool| {
+            ends.iter().map(|drops| measure(&Drops { on_the_way, ..drops.clone() }).0).min()
+        };
+        let on_the_way = |ends: &[Drops]| least(ends, true) <= least(ends, false);
         if let Some(pinned) = &self.request.pins.recompute {
-            return Ok(vec![pinned_drops(pinned, &classes)?]);
+            let drops = pinned_drops(pinned, &classes)?;
+            return Ok(vec![Drops { on_the_way: on_the_way(std::slice::from_ref(&drops)), ..drops }]);
         }
         let mut dial = vec![Drops::default()];
         let mut left: Vec<(Class, usize)> = classes.into_iter().map(|(class, layers)| (class, layers.len())).collect();
@@ -360,6 +375,11 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
             left.sort();
             dial.extend((1..=layers).map(|k| with(&base, class, k)));
             current = measured;
+        }
+        // Where that makes the smallest plan no larger. All alike, so that time and memory stay in order along the dial.
+        let ends: Vec<Drops> = class_ends(&dial).into_iter().map(|level| dial[level].clone()).collect();
+        if on_the_way(&ends) {
+            dial.iter_mut().for_each(|drops| drops.on_the_way = true);
         }
         Ok(dial)
     }
@@ -412,6 +432,13 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
                 fitting = middle;
             } else {
                 too_big = middle.level;
+            }
+        }
+        // Where a class is dropped in its last layer too, what rebuilds it may take more than what it frees.
+        for level in (too_big.saturating_sub(BUMPS)..too_big).rev() {
+            let candidate = self.evaluate(variant, level)?;
+            if self.fits(&candidate) {
+                fitting = candidate;
             }
         }
         Ok(Some(fitting))
@@ -505,36 +532,45 @@ impl<'a, B: AsRef<Program>, E: From<PlanError>> Search<'a, B, E> {
         Ok(assemble_laid(&program, &self.laid(candidate)?))
     }
 
-    /// Positions of the dial at which a class has just been dropped in all its layers.
     fn class_ends(&self) -> Vec<usize> {
-        let classes = |level: usize| self.dial[level].0.len();
-        (0..self.dial.len()).filter(|&l| l + 1 == self.dial.len() || classes(l + 1) != classes(l)).collect()
+        class_ends(&self.dial)
     }
 
-    /// Addresses, proof and report; `None` if the addresses do not fit although the lower bound does.
-    fn lay_out(&self, candidate: Candidate) -> Result<Option<Chosen<Rc<B>>>, E> {
-        // Fragmentation may cost a little more than the bound; a few steps of the dial make up for it.
+    /// The candidate whose addresses fit, this one or one a little further along the dial: fragmentation may cost more than
+    /// the lower bound says.
+    fn laid_out(&self, candidate: &Candidate) -> Result<Option<Candidate>, E> {
         let last = (candidate.level + LAYOUT_STEPS).min(self.dial.len() - 1);
         for level in candidate.level..=last {
             let candidate = self.evaluate(candidate.variant, level)?;
             if self.laid_bytes(&candidate)? + self.recorded(&candidate) <= self.arena_budget {
-                let plan = self.assembled(&candidate)?;
-                verify(&plan).map_err(PlanError::from)?;
-                let report = self.report(&plan, &candidate)?;
-                let Variant { batch, chunks, update_in_backward, .. } = candidate.variant;
-                let (built, drops) = (self.known(candidate.variant)?.built.clone(), self.dial[level].clone());
-                return Ok(Some(Chosen { built, plan, batch, chunks, update_in_backward, drops, report }));
+                return Ok(Some(candidate));
             }
         }
         Ok(None)
+    }
+
+    /// Addresses, proof and report.
+    fn chosen(&self, candidate: &Candidate) -> Result<Chosen<Rc<B>>, E> {
+        let plan = self.assembled(candidate)?;
+        verify(&plan).map_err(PlanError::from)?;
+        let report = self.report(&plan, candidate)?;
+        let Variant { batch, chunks, update_in_backward, .. } = candidate.variant;
+        let (built, drops) = (self.known(candidate.variant)?.built.clone(), self.dial[candidate.level].clone());
+        Ok(Chosen { built, plan, batch, chunks, update_in_backward, drops, report })
     }
 }
 
 type Droppable = BTreeMap<Class, BTreeSet<Option<u32>>>;
 
+/// Positions of the dial at which a class has just been dropped in all its layers.
+fn class_ends(dial: &[Drops]) -> Vec<usize> {
+    let classes = |level: usize| dial[level].classes.len();
+    (0..dial.len()).filter(|&l| l + 1 == dial.len() || classes(l + 1) != classes(l)).collect()
+}
+
 fn with(base: &Drops, class: Class, layers: usize) -> Drops {
     let mut drops = base.clone();
-    drops.0.insert(class, layers);
+    drops.classes.insert(class, layers);
     drops
 }
 
@@ -554,7 +590,7 @@ fn pinned_drops(pinned: &BTreeMap<String, usize>, classes: &Droppable) -> Result
             };
             return Err(PlanError::Pin { key: format!("plan.recompute.{name}"), reason });
         }
-        drops.0.insert(class, layers);
+        drops.classes.insert(class, layers);
     }
     Ok(drops)
 }

@@ -150,7 +150,7 @@ fn models_of_every_make_are_kept_rounded() {
         let all: Vec<_> = classes.iter().map(|(class, layers)| (*class, layers.len())).collect();
         let few: Vec<_> = all.iter().map(|&(class, layers)| (class, layers / 2)).collect();
         for drops in [Vec::new(), few, all] {
-            let graph = recompute(micro_step, &Drops(drops.into_iter().collect()));
+            let graph = recompute(micro_step, &Drops::of(drops));
             let plan = assemble(&decoders::with_micro_step(&kept, graph), &BackendTraits::gpu());
             verify(&plan).unwrap_or_else(|error| panic!("{name}: {error}"));
         }

@@ -4,10 +4,10 @@
 mod decoders;
 mod symbols;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use decoders::{Score, Vocabulary};
-use plimsoll_graph::{BackendTraits, Class, Extent, Graph, Op, Phase, Program, ScheduleId, ValueId};
+use plimsoll_graph::{BackendTraits, Class, Extent, Graph, Node, Op, Phase, Program, ScheduleId, ValueId};
 use plimsoll_models::{Head, Recipe};
 use plimsoll_plan::lifetimes::lifetimes;
 use plimsoll_plan::recompute::{droppable, recompute};
@@ -39,11 +39,11 @@ fn programs() -> Vec<(&'static str, Program)> {
 }
 
 fn only(class: Class, layers: usize) -> Drops {
-    Drops(BTreeMap::from([(class, layers)]))
+    Drops::of([(class, layers)])
 }
 
 fn everything(graph: &Graph) -> Drops {
-    Drops(droppable(graph).into_iter().map(|(class, layers)| (class, layers.len())).collect())
+    Drops::of(droppable(graph).into_iter().map(|(class, layers)| (class, layers.len())))
 }
 
 /// Every class alone in each number of layers, then all of them together.
@@ -191,7 +191,7 @@ fn a_norm_is_rebuilt_from_its_sum_alone() {
 #[test]
 fn a_norm_whose_sum_is_dropped_too_is_rebuilt_with_it_once() {
     let (name, program) = programs().swap_remove(0);
-    let drops = Drops(["mlp_norm", "residual_mid"].map(|class| (Class(class), 1)).into());
+    let drops = Drops::of(["mlp_norm", "residual_mid"].map(|class| (Class(class), 1)));
     let dropped = recompute(program.graph(ScheduleId::MICRO_STEP), &drops);
     let norms = dropped.nodes.iter().filter(|n| n.phase == Phase::Recompute);
     let norms: Vec<bool> =
@@ -280,4 +280,27 @@ fn frozen_layers_are_not_run_again() {
     let again: Vec<_> = rebuilt.nodes.iter().filter(|n| n.phase == Phase::Recompute).collect();
     assert_eq!(again.len(), 1, "{again:?}");
     assert!(matches!(&again[0].op, Op::RmsNorm(norm) if !norm.residual));
+}
+
+/// What the activation makes is made once more by its gradient, which whoever reads it waits for.
+#[test]
+fn values_are_taken_from_gradients_that_make_them_on_their_way() {
+    let class = Class("mlp_act");
+    for (name, program) in programs() {
+        let graph = program.graph(ScheduleId::MICRO_STEP);
+        let Some(layers) = droppable(graph).get(&class).map(BTreeSet::len) else { continue };
+        // What adapters make of it is needed before its gradient is.
+        let classes = everything(graph).classes.into_iter().filter(|(class, _)| class.0 != "adapter");
+        for drops in [only(class, layers), Drops::of(classes)] {
+            for (on_the_way, expected) in [(false, (layers, 0)), (true, (0, layers))] {
+                let dropped = recompute(graph, &Drops { on_the_way, ..drops.clone() });
+                let again = |n: &&Node| n.phase == Phase::Recompute && matches!(n.op, Op::Gated(_));
+                let beside = |n: &&Node| matches!(&n.op, Op::GatedGrad(op) if op.with_value);
+                let counted = dropped.nodes.iter().filter(again).count();
+                assert_eq!((counted, dropped.nodes.iter().filter(beside).count()), expected, "{name}: {drops:?}");
+                let plan = assemble(&decoders::with_micro_step(&program, dropped), &TRAITS);
+                assert_eq!(verify(&plan), Ok(()), "{name}: {drops:?}");
+            }
+        }
+    }
 }

@@ -86,7 +86,8 @@ pub fn gated(op: &Gated, inputs: &[&Array]) -> Array {
     y
 }
 
-pub fn gated_grad(op: &GatedGrad, inputs: &[&Array], masks: &mut dyn MaskSource) -> Array {
+/// The gradient, and the value if it is asked for.
+pub fn gated_grad(op: &GatedGrad, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<Array> {
     let gate_up = adapted(inputs[0], op.adapters.as_ref(), &inputs[2..]);
     let dy = shared(op, inputs, masks);
     let half = gate_up.cols() / 2;
@@ -99,7 +100,8 @@ pub fn gated_grad(op: &GatedGrad, inputs: &[&Array], masks: &mut dyn MaskSource)
             dx.row_mut(token)[half + i] = act(op.activation, gate[i]) * dy[i];
         }
     }
-    dx
+    let value = op.with_value.then(|| gated(&Gated::new(op.activation), &[&gate_up]));
+    [dx].into_iter().chain(value).collect()
 }
 
 pub fn pointwise(op: &Pointwise, inputs: &[&Array]) -> Array {
@@ -142,7 +144,7 @@ mod tests {
             let x = array(random, &[3, 8]).map(|x| 3.0 * x);
             let forward = Op::from(Gated::new(activation));
             let dy = upstream(random, &forward, std::slice::from_ref(&x));
-            let dx = gated_grad(&GatedGrad::new(activation), &[&x, &dy[0]], &mut NoDropout);
+            let dx = gated_grad(&GatedGrad::new(activation), &[&x, &dy[0]], &mut NoDropout).remove(0);
             check_gradient(&forward, std::slice::from_ref(&x), 0, &dy, &dx);
 
             let forward = Op::from(Pointwise(activation));
@@ -168,7 +170,7 @@ mod tests {
             let forward = Op::from(Gated { activation, adapters: Some(adapters.clone()) });
             let dy = upstream(random, &forward, &inputs);
             let op = GatedGrad { adapters: Some(adapters.clone()), ..GatedGrad::new(activation) };
-            let dx = gated_grad(&op, &[&inputs[0], &dy[0], &inputs[1], &inputs[2]], &mut NoDropout);
+            let dx = gated_grad(&op, &[&inputs[0], &dy[0], &inputs[1], &inputs[2]], &mut NoDropout).remove(0);
             check_gradient(&forward, &inputs, 0, &dy, &dx);
             let zero = Array::zeros_like(&inputs[2]);
             let grads = adapter_up_grad(&AdapterUpGrad(adapters), &[&dx, &inputs[1], &inputs[2], &zero]);

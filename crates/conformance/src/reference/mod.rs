@@ -81,7 +81,7 @@ pub fn evaluate(op: &Op, inputs: &[&Array], masks: &mut dyn MaskSource) -> Vec<A
         Op::PositionBias(_) => vec![position_bias::position_bias(inputs)],
         Op::PositionBiasGrad(_) => vec![position_bias::position_bias_grad(inputs)],
         Op::Gated(op) => vec![activation::gated(op, inputs)],
-        Op::GatedGrad(op) => vec![activation::gated_grad(op, inputs, masks)],
+        Op::GatedGrad(op) => activation::gated_grad(op, inputs, masks),
         Op::Pointwise(op) => vec![activation::pointwise(op, inputs)],
         Op::PointwiseGrad(op) => vec![activation::pointwise_grad(op, inputs)],
         Op::Embed(op) => vec![embedding::embed(op, inputs)],

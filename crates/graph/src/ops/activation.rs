@@ -2,7 +2,7 @@
 
 use crate::op::{Alias, Io, OpRule, expect_inputs, expect_shape, rows_of, same_as};
 use crate::ops::{Adapters, InnerDropout};
-use crate::{Backward, GraphError, Node, Value, Work};
+use crate::{Backward, GraphError, Node, Op, Value, Work};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
@@ -95,17 +95,18 @@ pub struct AdapterShare {
 
 /// Inputs `gate_up [N, 2F], dy [N, F]`, with adapters `low_rank, b`; output `d_gate_up [N, 2F]`, which is also the gradient
 /// of what the adapters add. With a last share of `dy`, which is added to it on the way, follow `dh [N, r], A [r, F]`,
-/// and with dropout `row_ids, rng_key`.
+/// and with dropout `row_ids, rng_key`. `with_value` adds the output `[N, F]` of [`Gated`], which is made on the way anyway.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GatedGrad {
     pub activation: Activation,
     pub adapters: Option<Adapters>,
     pub last_share: Option<AdapterShare>,
+    pub with_value: bool,
 }
 
 impl GatedGrad {
     pub fn new(activation: Activation) -> Self {
-        Self { activation, adapters: None, last_share: None }
+        Self { activation, adapters: None, last_share: None, with_value: false }
     }
 
     /// Position of the adapters' low-rank rows among the inputs; their second matrices follow.
@@ -139,11 +140,20 @@ impl OpRule for GatedGrad {
         check_adapters(self.name(), self.adapters.as_ref(), &inputs[..share], 2)?;
         let (rows, cols) = (inputs[0].shape.rows(), inputs[0].shape.cols());
         expect_shape(self.name(), inputs, 1, &[rows, cols / 2])?;
-        Ok(vec![same_as(inputs[0])])
+        let value = self.with_value.then(|| rows_of(inputs[0], cols / 2, inputs[0].dtype()));
+        Ok([same_as(inputs[0])].into_iter().chain(value).collect())
     }
 
     fn aliases(&self) -> Vec<Alias> {
         vec![Alias::May { output: 0, input: 0 }]
+    }
+
+    fn remaking(&self, node: &Node, forward: &Node) -> Option<Op> {
+        let Op::Gated(gated) = &forward.op else { return None };
+        let adapters = self.adapter_inputs().map_or(&[][..], |at| &node.inputs[at..at + 2]);
+        let same = gated.activation == self.activation && gated.adapters == self.adapters;
+        let same = same && forward.inputs[0] == node.inputs[0] && forward.inputs[1..] == *adapters;
+        (same && !self.with_value).then(|| Op::from(Self { with_value: true, ..self.clone() }))
     }
 
     fn work(&self, io: &Io) -> Vec<Work> {

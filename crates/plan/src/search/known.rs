@@ -12,7 +12,7 @@ use crate::assemble::{Ground, Laid};
 use crate::recompute::{Drops, recompute};
 use crate::sizing::{Sizes, Sizing};
 
-const NOTHING: &Drops = &Drops(BTreeMap::new());
+const NOTHING: &Drops = &Drops { classes: BTreeMap::new(), on_the_way: false };
 
 /// A schedule's graph, with values dropped and rebuilt if it is the one with a backward pass.
 pub(crate) fn with_drops<'g>(schedule: &'g ScheduleGraph, drops: &Drops) -> Cow<'g, Graph> {

@@ -62,7 +62,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
             host.snapshot = self.snapshot_bytes;
         }
         let host = HostReport::new(budgets.host_bytes, host);
-        let drops = &self.dial[candidate.level].0;
+        let drops = &self.dial[candidate.level].classes;
         Ok(Report {
             fits: true,
             device: device.name.clone(),
@@ -192,7 +192,7 @@ impl<B: AsRef<Program>, E: From<PlanError>> Search<'_, B, E> {
             return "as pinned".into();
         }
         let Some(before) = level.checked_sub(1).map(|l| &self.dial[l]) else { return "keep everything".into() };
-        let newest = self.dial[level].0.iter().find(|(class, k)| before.0.get(class) != Some(k));
+        let newest = self.dial[level].classes.iter().find(|(class, k)| before.classes.get(class) != Some(k));
         newest.map_or_else(|| "keep everything".into(), |(class, k)| format!("+ recompute {} ×{k}", class.0))
     }
 

@@ -141,7 +141,7 @@ impl Sketch {
         let classes = droppable(graph);
         let counts =
             classes.iter().zip(self.drops).map(|((&class, layers), k)| (class, k as usize % (layers.len() + 1)));
-        Drops(counts.collect())
+        Drops::of(counts)
     }
 }
 
