@@ -43,6 +43,7 @@ mod library;
 mod linear;
 mod loss;
 mod low_rank;
+mod low_rank_down;
 mod mask;
 mod modules;
 mod monitor;

@@ -6,13 +6,12 @@ use plimsoll_graph::ops::{Dest, Linear, LinearKind};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
+use crate::low_rank_down::down;
 use crate::mask::Keep;
 
 pub(crate) const MODULE: &str = "low_rank";
 /// Columns of the low-rank matrix at most.
 const RANK_MAX: usize = 64;
-/// `ARRIVALS_MAX` in the kernels: tiles whose sums blocks may share.
-const SHARED_TILES_MAX: usize = 1024;
 /// Rows of a tile in one step of the tensor cores.
 const STEP_ROWS: usize = 16;
 pub(crate) const WARP: u32 = 32;
@@ -71,40 +70,6 @@ fn weight_grad(op: &Linear, call: &Call, dy: &Operand, x: &Operand, dw: &Operand
         let gradient = Gradient::new(dw.rows, dw.cols, shared_bytes_max(call.compute_capability()));
         gradient.run(op, call, dy, x, dw)
     })
-}
-
-/// Rows of a tile, and stages, as in `kernels/low_rank_down.cuh`.
-fn down_shape(room: usize) -> (usize, usize) {
-    if room <= 16 { (128, 2) } else { (64, 3) }
-}
-
-fn down_warp_bytes(room: usize) -> u32 {
-    let (tile_rows, stages) = down_shape(room);
-    (stages * (tile_rows * 64 + room / 8 * 512)) as u32
-}
-
-/// `low_rank = α·drop(wide)·Wᵀ`, the weight `[rank, depth]`.
-fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, low_rank: &Operand) -> Result<(), RuntimeError> {
-    let (rows, rank, depth) = (low_rank.rows, low_rank.cols, weight.cols);
-    let room = room_for(rank, &[8, 16, 24, 32, 48, 64]);
-    let (tile_rows, _) = down_shape(room);
-    let block = Block::within(shared_bytes_max(call.compute_capability()), down_warp_bytes(room));
-    let tiles = rows.div_ceil(tile_rows);
-    // Enough blocks for every multiprocessor, as long as each warp has a few steps.
-    let splits_max = depth / 32 / (2 * block.warps as usize);
-    let splits = block.splits(call, tiles, splits_max, tile_rows * room * 4);
-    let args = Args::new()
-        .ptr(wide.ptr)
-        .u64(wide.cols as u64)
-        .ptr(weight.ptr)
-        .ptr(low_rank.ptr)
-        .ptr(call.workspace().0)
-        .u32(rows as u32)
-        .u32(depth as u32)
-        .u32(rank as u32);
-    let kernel = format!("down_{}_{room}", low_rank.dtype.name());
-    let grid = (tiles as u32, splits as u32, 1);
-    call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
 }
 
 /// How a wide matrix is written: blocks of 4 warps with 64 columns each, as in `kernels/low_rank_up.cuh`.
@@ -261,46 +226,9 @@ fn dropout_of(op: &Linear, call: &Call) -> (f32, MaskArgs) {
 }
 
 /// The arguments that kernels of a `Linear` end with.
-fn with_dropout(args: Args, op: &Linear, call: &Call) -> Args {
+pub(crate) fn with_dropout(args: Args, op: &Linear, call: &Call) -> Args {
     let (alpha, mask) = dropout_of(op, call);
     mask.push(args.f32(alpha))
-}
-
-/// A block whose warps each have stages of their own in shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Block {
-    warps: u32,
-    shared_bytes: u32,
-    /// That one multiprocessor holds.
-    resident: u32,
-}
-
-impl Block {
-    const WARPS_MAX: u32 = 8;
-
-    /// As many warps as fit.
-    fn within(shared_bytes_max: u32, warp_bytes: u32) -> Self {
-        // A KiB is left to the kernels' own variables, and one more goes to the system.
-        let warps = ((shared_bytes_max - KIB) / warp_bytes).min(Self::WARPS_MAX);
-        let shared_bytes = warps * warp_bytes;
-        let resident = ((shared_bytes_max + KIB) / (shared_bytes + 2 * KIB)).clamp(1, 2);
-        Self { warps, shared_bytes, resident }
-    }
-
-    fn threads(&self) -> u32 {
-        self.warps * WARP
-    }
-
-    /// Blocks that share the sums of a tile: as many as the device has room for at a time, but not so
-    /// many that they would have little to do. Depends on shapes and the card alone, never on addresses.
-    fn splits(&self, call: &Call, tiles: usize, splits_max: usize, tile_bytes: usize) -> usize {
-        if tiles == 0 || tiles > SHARED_TILES_MAX {
-            return 1;
-        }
-        let fit = call.workspace().1 / (tiles * tile_bytes);
-        let wanted = (self.resident * call.device.sm_count()) as usize / tiles;
-        wanted.min(splits_max).min(fit).max(1)
-    }
 }
 
 /// Shared memory that a block may have.
@@ -335,13 +263,8 @@ mod tests {
         for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
             let limit = shared_bytes_max(capability);
             for room in [8, 16, 24, 32, 48, 64] {
-                let block = Block::within(limit, down_warp_bytes(room));
-                assert!(block.warps >= 3 && block.shared_bytes < limit, "{capability:?}: {block:?}");
-                assert!(block.resident * block.shared_bytes < limit + KIB, "{capability:?}: {block:?}");
                 assert!(Gradient::new(room, 4096, limit).shared_bytes <= limit, "{capability:?}: rank {room}");
             }
         }
-        let hopper = Block::within(shared_bytes_max((9, 0)), down_warp_bytes(16));
-        assert_eq!(hopper, Block { warps: 8, shared_bytes: 147_456, resident: 1 });
     }
 }
