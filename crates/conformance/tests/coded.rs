@@ -308,16 +308,15 @@ fn codes_by_codes_beside_sixteen_bits() {
     }
 }
 
-/// So large a weight is decoded, or its codes transposed, in two parts: whole packs of it, and sizes a library takes.
+/// So large a weight is decoded, or its codes transposed, in two parts: rows of whole blocks of scales and others, and sizes
+/// a library takes.
 #[test]
 fn parts_of_a_weight() {
-    let (suite, random) = (&mut Suite::new(), &mut Random::new(78));
-    let size = size(3, 3, 4112, 8208);
-    let op = |kind, fp8| Linear { kind, fp8, ..Linear::forward() };
-    for (kind, format, fp8) in
-        [(LinearKind::InputGrad, WeightFormat::Nf4, false), (LinearKind::InputGrad, WeightFormat::E4m3, true)]
+    let (suite, random, kind) = (&mut Suite::new(), &mut Random::new(78), LinearKind::InputGrad);
+    for (format, features, fp8) in
+        [(WeightFormat::Nf4, 4112, false), (WeightFormat::Nf4, 4160, false), (WeightFormat::E4m3, 4112, true)]
     {
-        let op = op(kind, fp8);
+        let (op, size) = (Linear { kind, fp8, ..Linear::forward() }, size(3, 3, features, 8208));
         assert_eq!(decoded_parts(kind, &Shape::new(&[size.out, size.features])).count(), 2);
         let inputs = inputs(random, &op, size, format, DType::BF16);
         let sums = if fp8 { fp8_sums_of(depth(&op, size)) } else { sums_of(depth(&op, size)) };
