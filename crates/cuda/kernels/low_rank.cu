@@ -35,14 +35,10 @@
     }
 #define EXPORT_GRADIENT(suffix, T, RANK)                                                                               \
     extern "C" __global__ void __launch_bounds__(Gradient<RANK / 16>::THREADS_MAX) gradient_##suffix##_##RANK(             \
-        const T* low_rank, const T* wide, u64 stride, float* sums, u32 rows, u32 cols, u32 rank, u32 block_rows,         \
-        const u32* row_ids, const u32* key, u32 site, u32 threshold) {                                                 \
-        gradient<T, RANK / 16>(low_rank, wide, stride, sums, rows, cols, rank, block_rows,                               \
-                               Dropping{row_ids, key, site, threshold});                                               \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(SUM_WARPS* WARP) gradient_sums_##suffix##_##RANK(                     \
-        const float* sums, void* grad, u32 wide_grad, u32 cols, u32 splits, u32 rank, float alpha) {                   \
-        gradient_sums<T, RANK>(sums, grad, wide_grad != 0, cols, splits, rank, alpha);                                 \
+        const T* low_rank, const T* wide, u64 stride, float* partials, void* grad, u32 wide_grad, u32 rows, u32 cols,     \
+        u32 rank, u32 block_rows, float alpha, const u32* row_ids, const u32* key, u32 site, u32 threshold) {             \
+        gradient<T, RANK / 16>(low_rank, wide, stride, partials, grad, wide_grad != 0, rows, cols, rank, block_rows,     \
+                               alpha, Dropping{row_ids, key, site, threshold});                                        \
     }
 #define EXPORT_BOTH(suffix, T, RANK)                                                                                   \
     extern "C" __global__ void __launch_bounds__(Both<RANK / 16>::THREADS_MAX) both_##suffix##_##RANK(                 \
