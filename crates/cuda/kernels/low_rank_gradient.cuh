@@ -28,11 +28,6 @@ template <int RT> struct Gradient {
     static_assert(LowRankTile<RT>::THREADS <= GROUP, "a group copies its low-rank rows");
 };
 
-// Waits for the threads of one group of a block; 0 is the barrier of the whole block.
-__device__ __forceinline__ void group_barrier(u32 group, u32 threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
-}
-
 // `partials` holds RANK·COLS numbers for each block, and is not used where a block has all rows of its columns.
 template <typename T, int RT>
 __device__ __forceinline__ void gradient(const T* low_rank, const T* wide, u64 stride, float* partials, void* grad,

@@ -3,6 +3,11 @@
 
 #include "low_rank_parts.cuh"
 
+// Waits for the threads of one group of a block; 0 is the barrier of the whole block.
+__device__ __forceinline__ void group_barrier(u32 group, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
+}
+
 // THREADS neighbours copy the tile together: those of one warp, or of some.
 template <int COLS, int THREADS = WARP> struct WideTile {
     static constexpr int PIECES = COLS / 8;

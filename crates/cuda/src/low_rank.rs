@@ -67,9 +67,8 @@ fn input_grad(
 /// `dW += α·dyᵀ·drop(x)`.
 fn weight_grad(op: &Linear, call: &Call, dy: &Operand, x: &Operand, dw: &Operand) -> Option<Result<(), RuntimeError>> {
     let low_rank = fits(dw.rows, dw.cols) && op.cols.is_none();
-    (low_rank && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| {
-        Gradient::new(dw.rows, shared_bytes_max(call.compute_capability())).run(op, call, dy, x, dw)
-    })
+    (low_rank && (dw.dtype == DType::F32 || dw.dtype == x.dtype))
+        .then(|| Gradient::new(dw.rows, shared_bytes_max(call.compute_capability())).run(op, call, dy, x, dw))
 }
 
 /// Rows of a tile, and stages, as in `kernels/low_rank_down.cuh`.
@@ -110,32 +109,47 @@ fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, low_rank: &O
 pub(crate) struct Writing {
     room: usize,
     column_blocks: usize,
+    shared_bytes: u32,
     pub(crate) block_rows: usize,
 }
 
 impl Writing {
     const WARPS: usize = 4;
+    const STAGES: usize = 4;
     pub(crate) const BLOCK_COLS: usize = Self::WARPS * 64;
-    /// Rows of a block: many, for each reads its share of the weight; fewer where blocks would be.
-    const ROWS_MAX: usize = 128;
+    /// Rows of a block: many, for each reads its share of the weight.
+    const ROWS_MAX: usize = 256;
     const ROWS_MIN: usize = 32;
-    const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
+    /// Blocks that a multiprocessor's registers suffice for at any rank.
+    const RESIDENT_MAX: u32 = 4;
 
-    pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize) -> Self {
-        let wanted = Self::BLOCKS_PER_MULTIPROCESSOR * call.device.sm_count() as usize;
-        let mut block_rows = Self::ROWS_MAX;
-        while block_rows > Self::ROWS_MIN && column_blocks * rows.div_ceil(block_rows) < wanted {
-            block_rows /= 2;
-        }
-        Self { room, column_blocks, block_rows }
+    /// `onto`: whether the wide matrix is read as well.
+    pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize, onto: bool) -> Self {
+        let (shared_bytes, resident) = Self::shared(room, onto, shared_bytes_max(call.compute_capability()));
+        let block_rows = Self::block_rows(rows, column_blocks, (resident * call.sm_count()) as usize);
+        Self { room, column_blocks, shared_bytes, block_rows }
+    }
+
+    /// Shared memory of a block, and blocks of one multiprocessor.
+    fn shared(room: usize, onto: bool, shared_bytes_max: u32) -> (u32, u32) {
+        let stage_bytes = if onto { 2048 } else { 0 } + room / 16 * 512 + 64;
+        let shared_bytes = (Self::WARPS * Self::STAGES * stage_bytes) as u32;
+        (shared_bytes, ((shared_bytes_max + KIB) / (shared_bytes + KIB)).clamp(1, Self::RESIDENT_MAX))
+    }
+
+    /// Rows of a block where the card has room for `at_once` blocks at a time: as many as fill it, in as few rounds as
+    /// leave no block too many.
+    fn block_rows(rows: usize, column_blocks: usize, at_once: usize) -> usize {
+        let column_blocks = column_blocks.max(1);
+        let rounds = (column_blocks * rows.div_ceil(Self::ROWS_MAX)).div_ceil(at_once).max(1);
+        let shares = (rounds * at_once / column_blocks).max(1);
+        rows.div_ceil(shares).next_multiple_of(STEP_ROWS).max(Self::ROWS_MIN)
     }
 
     pub(crate) fn launch(&self, call: &Call, name: &str, wide: &Operand, args: Args) -> Result<(), RuntimeError> {
-        let stage_bytes = 2048 + self.room / 16 * 512 + 64;
-        let shared_bytes = (Self::WARPS * 4 * stage_bytes) as u32;
         let kernel = format!("{name}_{}_{}", wide.dtype.name(), self.room);
         let grid = (self.column_blocks as u32, wide.rows.div_ceil(self.block_rows) as u32, 1);
-        call.launch(MODULE, &kernel, grid, Self::WARPS as u32 * WARP, shared_bytes, args)
+        call.launch(MODULE, &kernel, grid, Self::WARPS as u32 * WARP, self.shared_bytes, args)
     }
 }
 
@@ -147,7 +161,7 @@ fn up(op: &Linear, call: &Call, low_rank: &Operand, weight: &Operand, wide: &Ope
         _ => 0,
     };
     let column_blocks = wide.cols.div_ceil(Writing::BLOCK_COLS);
-    let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]));
+    let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]), from != 0);
     let args = Args::new()
         .ptr(low_rank.ptr)
         .ptr(weight.ptr)
@@ -353,6 +367,10 @@ mod tests {
                 let block = Block::within(limit, down_warp_bytes(room));
                 assert!(block.warps >= 3 && block.shared_bytes < limit, "{capability:?}: {block:?}");
                 assert!(block.resident * block.shared_bytes < limit + KIB, "{capability:?}: {block:?}");
+                for onto in [false, true] {
+                    let (bytes, resident) = Writing::shared(room, onto, limit);
+                    assert!(resident * (bytes + KIB) <= limit + KIB, "{capability:?}: rank {room}, {resident} blocks");
+                }
                 // The kernels' own variables want some of it as well.
                 let gradient = Gradient::new(room, limit);
                 assert!(gradient.shared_bytes + KIB <= limit, "{capability:?}: rank {room}");
@@ -377,6 +395,20 @@ mod tests {
         assert_eq!([0, 48 << 10, 3 << 20].map(|bytes| splits(48, 4096, 4096, bytes)), [1, 1, 4]);
         assert_eq!(splits(16, 8, 100_000, WORKSPACE), 106);
         assert_eq!(splits(16, 1 << 20, 4096, WORKSPACE), 1);
+    }
+
+    #[test]
+    fn writing_fills_rounds() {
+        let columns = |blocks| [1, 100, 4096, 5000].map(|rows| Writing::block_rows(rows, blocks, 528));
+        assert_eq!(columns(16), [32, 32, 128, 160]);
+        assert_eq!(columns(24), [32, 32, 192, 240]);
+        assert_eq!(columns(112), [32, 32, 240, 224]);
+        for (rows, blocks) in [(4096_usize, 16), (4096, 24), (4096, 112), (8192, 56), (777, 3), (5, 1000)] {
+            let all = rows.div_ceil(Writing::block_rows(rows, blocks, 528)) * blocks;
+            let least = (rows.div_ceil(Writing::ROWS_MAX) * blocks).div_ceil(528);
+            assert!(all.div_ceil(528) <= least, "{rows} rows of {blocks} blocks: {all}");
+        }
+        assert_eq!(Writing::shared(16, false, shared_bytes_max((9, 0))), (9216, 4));
     }
 
     #[test]
