@@ -189,9 +189,9 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
 // What `both` left behind, summed up, four numbers for each lane: the first `low_rank_blocks` make `low_rank`, the others
 // `grad`, which is added to and is in float32 if `wide_grad`, else as T.
 template <typename T, int RANK>
-__device__ __forceinline__ void both_sums(const Spans& spans, const float* low_rank_sums, const float* weight_sums, T* low_rank,
-                                          u32 low_rank_stride, void* grad, bool wide_grad, u32 rows, u32 weight_rows,
-                                          u32 splits, u32 rank, float alpha) {
+__device__ __forceinline__ void both_sums(const Spans& spans, const float* low_rank_sums, const float* weight_sums,
+                                          T* low_rank, u32 low_rank_stride, void* grad, bool wide_grad, u32 rows,
+                                          u32 weight_rows, u32 splits, u32 rank, float alpha) {
     const u32 quads = rank / 4, in_row = low_rank_stride / 4, low_rank_blocks = (rows * in_row + WARP - 1) / WARP;
     const u32 lane = threadIdx.x % WARP;
     const bool first_warp = threadIdx.x < WARP;

@@ -134,7 +134,8 @@ impl Both {
     /// What starting another round of blocks costs.
     const ROUND_BYTES: usize = 8 << 20;
 
-    /// As many warps as fit, in the groups that cost least: many columns in a block leave more sums of `db`, few more of `dh`.
+    /// As many warps as fit, in the groups that cost least: blocks of many columns leave more sums of `db`, those of
+    /// few more of `dh`.
     fn new(adapters: &Adapters, card: &Card, rank: usize, rows: usize, workspace_bytes: usize) -> Self {
         let most = if room_for(rank, &ROOMS) == 16 { 16 } else { 8 };
         let fits = |&warps: &usize| {
@@ -162,8 +163,8 @@ impl Both {
         blocks_of(&self.spans) * rows * self.room * 4
     }
 
-    /// How blocks share the rows at least cost: all multiprocessors have something to do, and what blocks leave is little and
-    /// fits into the workspace. `None` if nothing fits. Depends on shapes and the card alone.
+    /// How blocks share the rows at least cost: all multiprocessors have something to do, and what blocks leave is little
+    /// and fits into the workspace. `None` if nothing fits. Depends on shapes and the card alone.
     fn shares(&self, card: &Card, rows: usize, workspace_bytes: usize) -> Option<Shares> {
         let blocks = blocks_of(&self.spans);
         let wide_bytes = rows * self.weight_rows * 2;

@@ -191,7 +191,8 @@ impl Gradient {
 
     fn new(rank: usize, shared_bytes_max: u32) -> Self {
         let room = room_for(rank, &[16, 32, 48, 64]);
-        let (stages, group_warps) = if room <= 32 { (4, 2) } else { (6, 4) };
+        let (stages, warp_cols) = if room <= 32 { (4, 64) } else { (6, 32) };
+        let group_warps = Self::COLS / warp_cols;
         let stage_bytes = 32 * Self::COLS + 16 * 16 * ((room / 8) | 1) + 64 * group_warps;
         let bytes = |groups: usize| (groups * stages * stage_bytes) as u32;
         let groups_max = Self::WARPS_MAX / group_warps;
