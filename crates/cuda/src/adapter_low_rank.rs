@@ -1,5 +1,7 @@
 //! Adapters of small rank: the wide matrix is written or read once for all of them.
 
+use std::iter;
+
 use plimsoll_graph::DType;
 use plimsoll_graph::ops::Adapters;
 use plimsoll_runtime::RuntimeError;
@@ -92,12 +94,11 @@ pub(crate) fn gather(adapters: &Adapters, call: &Call) -> Option<Result<(), Runt
     let card = Card { shared_bytes: shared_bytes_max(call.compute_capability()), sm_count: call.sm_count() as usize };
     let bytes = call.workspace().1;
     let both = Both::new(adapters, &card, rank, dy.rows, bytes);
-    let Some(run_rows) = both.rows_at_once(&card, dy.rows, bytes) else {
+    let Some(run) = both.run(&card, dy.rows, bytes) else {
         return Some(Err(call.error(format!("{bytes} bytes of workspace hold no sums"))));
     };
-    let runs = (0..dy.rows).step_by(run_rows);
-    Some(runs.into_iter().try_for_each(|start| {
-        let rows = run_rows.min(dy.rows - start);
+    Some((0..dy.rows).step_by(run.rows).try_for_each(|start| {
+        let rows = run.rows.min(dy.rows - start);
         both.launch(adapters, call, start, rows, &both.shares(&card, rows, bytes).expect("fewer rows fit as well"))
     }))
 }
@@ -128,11 +129,19 @@ struct Shares {
     block_rows: usize,
 }
 
+/// Rows of the wide matrix that are taken at a time, and what all such runs cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    cost: usize,
+    rows: usize,
+}
+
 impl Both {
     const STEP_ROWS: usize = 16;
     const GROUP_WARPS_MIN: usize = 4;
-    /// What starting another round of blocks costs.
+    /// What starting another round of blocks costs, and what another run over the columns costs beside its blocks.
     const ROUND_BYTES: usize = 8 << 20;
+    const RUN_ROWS_MIN: usize = 1024;
 
     /// As many warps as fit, in the groups that cost least: blocks of many columns leave more sums of `db`, those of
     /// few more of `dh`.
@@ -144,8 +153,11 @@ impl Both {
         let warps = [most, most / 2].into_iter().find(fits).unwrap_or(Self::GROUP_WARPS_MIN);
         let groups = (0..).map(|halvings| warps >> halvings).take_while(|&warps| warps >= Self::GROUP_WARPS_MIN);
         let cuts = groups.map(|group_warps| Self::with_groups(adapters, rank, warps, group_warps));
-        // What does not fit at once has the least sums in widest blocks, which come first.
-        let cost = |both: &Self| both.shares(card, rows, workspace_bytes).map_or(usize::MAX, |shares| shares.cost);
+        // None that would have to take few rows at a time, if another need not.
+        let cost = |both: &Self| match both.run(card, rows, workspace_bytes) {
+            Some(run) => (run.rows < rows.min(Self::RUN_ROWS_MIN), run.cost),
+            None => (true, usize::MAX),
+        };
         cuts.min_by_key(cost).expect("one group of all warps")
     }
 
@@ -181,16 +193,20 @@ impl Both {
         (1..=rows.div_ceil(4 * Self::STEP_ROWS)).filter_map(shares).min()
     }
 
-    /// Rows whose sums the workspace holds; `None` if not even a few.
-    fn rows_at_once(&self, card: &Card, rows: usize, workspace_bytes: usize) -> Option<usize> {
-        let mut at_once = rows;
-        while self.shares(card, at_once, workspace_bytes).is_none() {
-            if at_once <= Self::STEP_ROWS {
-                return None;
-            }
-            at_once = at_once.div_ceil(2).next_multiple_of(Self::STEP_ROWS).min(at_once - 1);
-        }
-        Some(at_once)
+    /// How many rows of the wide matrix to take at a time: all, unless the workspace holds their sums only where few blocks
+    /// share them. `None` if it holds not even those of a few.
+    fn run(&self, card: &Card, rows: usize, workspace_bytes: usize) -> Option<Run> {
+        let halves = iter::successors(Some(rows), |&rows| {
+            (rows > Self::STEP_ROWS).then(|| rows.div_ceil(2).next_multiple_of(Self::STEP_ROWS).min(rows - 1))
+        });
+        let mut fitting = halves.filter_map(|at_once| {
+            let shares = self.shares(card, at_once, workspace_bytes)?;
+            Some(Run { cost: rows.div_ceil(at_once) * (shares.cost + Self::ROUND_BYTES), rows: at_once })
+        });
+        // Each run rounds a gradient in sixteen bits: those that need not be are long.
+        let most = fitting.next()?;
+        let fewer = fitting.take_while(|run| run.rows >= Self::RUN_ROWS_MIN);
+        iter::once(most).chain(fewer).min_by_key(|run| run.cost)
     }
 
     fn launch(
@@ -299,7 +315,18 @@ mod tests {
             let both = Both::new(&layers(lens), &HOPPER, 16, 4096, WORKSPACE);
             let shares = both.shares(&HOPPER, 4096, WORKSPACE).expect("it fits");
             assert_eq!((both.warps, both.group_warps, shares.splits), (16, group_warps, splits), "{lens:?}");
-            assert_eq!(both.rows_at_once(&HOPPER, 4096, WORKSPACE), Some(4096));
+            assert_eq!(both.run(&HOPPER, 4096, WORKSPACE).map(|run| run.rows), Some(4096));
+        }
+    }
+
+    /// All rows at once would fit, but only where half of the card has nothing to do.
+    #[test]
+    fn a_busy_card_counts_more_than_one_run() {
+        for (rank, rows, at_once) in [(16, 16384, 8192), (32, 4096, 2048)] {
+            let both = Both::new(&layers(&[14336, 14336]), &HOPPER, rank, rows, WORKSPACE);
+            assert_eq!(both.run(&HOPPER, rows, WORKSPACE).map(|run| run.rows), Some(at_once));
+            let shares = both.shares(&HOPPER, at_once, WORKSPACE).expect("it fits");
+            assert!(blocks_of(&both.spans) * shares.splits >= 112, "{shares:?}");
         }
     }
 
@@ -310,7 +337,7 @@ mod tests {
             for workspace_bytes in [1 << 20, WORKSPACE] {
                 let adapters = layers(&[1000, 264, 8]);
                 let both = Both::new(&adapters, &HOPPER, rank, rows, workspace_bytes);
-                let at_once = both.rows_at_once(&HOPPER, rows, workspace_bytes).expect("a few rows fit");
+                let at_once = both.run(&HOPPER, rows, workspace_bytes).expect("a few rows fit").rows;
                 let shares = both.shares(&HOPPER, at_once, workspace_bytes).expect("these do");
                 let (groups, mut seen) = (both.warps / both.group_warps, vec![0; at_once]);
                 for (split, group) in (0..shares.splits).flat_map(|split| (0..groups).map(move |group| (split, group)))
@@ -328,12 +355,23 @@ mod tests {
         }
     }
 
+    /// A gradient in sixteen bits is rounded once where all rows can be taken at once.
+    #[test]
+    fn few_rows_are_one_run() {
+        for (rank, lens, rows) in [(16, &[2056, 1032][..], 999), (16, &[2048, 512, 512], 1500), (28, &[520], 1499)] {
+            let both = Both::new(&layers(lens), &HOPPER, rank, rows, 1 << 20);
+            assert_eq!(both.run(&HOPPER, rows, 1 << 20).map(|run| run.rows), Some(rows), "{lens:?}");
+        }
+        let both = Both::new(&layers(&[1024, 256, 256]), &HOPPER, 16, 5000, 1 << 20);
+        assert!(both.run(&HOPPER, 5000, 1 << 20).is_some_and(|run| run.rows < 5000));
+    }
+
     /// No rows fit where not even the sums of the second matrices do.
     #[test]
     fn little_workspace_takes_some_rows_at_a_time() {
         let rows = |bytes| {
             let both = Both::new(&layers(&[2048]), &HOPPER, 64, 1000, bytes);
-            both.rows_at_once(&HOPPER, 1000, bytes)
+            both.run(&HOPPER, 1000, bytes).map(|run| run.rows)
         };
         assert_eq!(rows(1 << 19), None);
         assert!(rows(1 << 20).is_some_and(|rows| (64..1000).contains(&rows)), "{:?}", rows(1 << 20));
