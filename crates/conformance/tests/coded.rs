@@ -2,7 +2,9 @@
 //! columns, bias and scale.
 
 use half::{bf16, f16};
-use plimsoll_conformance::{F32_SUMS, Random, Rounding, SIXTEEN, Suite, Tensor, fp8_sums_of, sums_of};
+use plimsoll_conformance::{
+    F32_SUMS, Placement, Random, Rounding, SIXTEEN, Suite, Tensor, card_asked_for, fp8_sums_of, sums_of,
+};
 use plimsoll_graph::ops::{Cols, Dest, FP8_ROWS, Linear, LinearKind, decoded_parts};
 use plimsoll_graph::{Code, DType, E4M3_MAX, Scales, Shape, Storage, WeightFormat};
 use plimsoll_runtime::Active;
@@ -21,18 +23,21 @@ const fn size(rows: usize, tokens: usize, features: usize, out: usize) -> Size {
 }
 
 /// Rows that are whole blocks, that end within one, that end within a byte, and blocks of many rows.
-const FOUR_BITS: [Size; 6] = [
+const FOUR_BITS: [Size; 9] = [
     size(1, 1, 64, 1),
     size(5, 5, 1, 64),
     size(7, 4, 65, 64),
     size(33, 21, 192, 31),
     size(40, 37, 48, 400),
     size(3, 3, 2, 3200),
+    size(6, 5, 72, 64),
+    size(12, 9, 96, 34),
+    size(2, 1, 1184, 18),
 ];
 /// As many elements as share nested scales, once and several times.
 const NESTED: [Size; 4] = [size(9, 7, 128, 128), size(5, 5, 4096, 12), size(6, 3, 3, 16384), size(35, 33, 512, 96)];
 /// Any rows have scales of their own.
-const ROWS: [Size; 8] = [
+const ROWS: [Size; 11] = [
     size(1, 1, 1, 1),
     size(1, 1, 17, 5),
     size(5, 5, 1, 9),
@@ -41,6 +46,9 @@ const ROWS: [Size; 8] = [
     size(130, 127, 70, 150),
     size(70, 66, 40, 400),
     size(12, 11, 72, 41),
+    size(3, 2, 32, 5),
+    size(8, 8, 1056, 19),
+    size(16, 13, 224, 33),
 ];
 
 /// All of `y`, a run in the middle of it, and a run that ends it.
@@ -225,6 +233,37 @@ fn eight_bits_beside_sixteen() {
     check_all_sixteen(WeightFormat::E4m3, 75);
 }
 
+/// Whoever is beside a row shows in none of its bits: up to what a card reads the weight once for. On a CPU, more rows are
+/// divided otherwise.
+#[test]
+fn few_rows_do_not_know_each_other() {
+    let (suite, random, planned) = (&mut Suite::new(), &mut Random::new(79), if card_asked_for() { 12 } else { 3 });
+    for (format, features) in [WeightFormat::Nf4, WeightFormat::Int8, WeightFormat::E4m3]
+        .into_iter()
+        .flat_map(|format| [(format, 2144), (format, 200)])
+    {
+        let size = size(planned, planned, features, 64);
+        let (x, weight) = (random.floats(planned * features, 1.0), weight(random, size, format, DType::BF16));
+        for harness in suite.all_harnesses().filter(|harness| harness.stores_sixteen()) {
+            let mut run = |rows: &[f32], count: usize| {
+                let mut rows = rows.to_vec();
+                rows.resize(planned * features, 0.0);
+                let inputs = [Tensor::tokens(planned, features, rows).stored(DType::BF16), weight.clone()];
+                let active = Active::one(count, 1);
+                let outputs = harness.run(&Linear::forward().into(), &inputs, active, &Placement::default());
+                outputs[0].array(active).data
+            };
+            let together = run(&x, planned);
+            for (row, expected) in together.chunks(size.out).enumerate() {
+                assert_eq!(run(&x[row * features..(row + 1) * features], 1), expected, "{format:?} row {row}");
+            }
+            for count in [2, 8, 9].into_iter().filter(|count| *count < planned) {
+                assert_eq!(run(&x, count), together[..count * size.out], "{format:?} {count} rows");
+            }
+        }
+    }
+}
+
 /// Sizes that a library of products takes, multiples of sixteen, beside those that it does not. More rows than are rounded
 /// at a time come last, before them long ones.
 const FP8_SIZES: [Size; 13] = [
@@ -270,16 +309,15 @@ fn codes_by_codes_beside_sixteen_bits() {
     }
 }
 
-/// So large a weight is decoded, or its codes transposed, in two parts: whole packs of it, and sizes a library takes.
+/// So large a weight is decoded, or its codes transposed, in two parts: rows of whole blocks of scales and others, and sizes
+/// a library takes.
 #[test]
 fn parts_of_a_weight() {
-    let (suite, random) = (&mut Suite::new(), &mut Random::new(78));
-    let size = size(3, 3, 4112, 8208);
-    let op = |kind, fp8| Linear { kind, fp8, ..Linear::forward() };
-    for (kind, format, fp8) in
-        [(LinearKind::InputGrad, WeightFormat::Nf4, false), (LinearKind::InputGrad, WeightFormat::E4m3, true)]
+    let (suite, random, kind) = (&mut Suite::new(), &mut Random::new(78), LinearKind::InputGrad);
+    for (format, features, fp8) in
+        [(WeightFormat::Nf4, 4112, false), (WeightFormat::Nf4, 4160, false), (WeightFormat::E4m3, 4112, true)]
     {
-        let op = op(kind, fp8);
+        let (op, size) = (Linear { kind, fp8, ..Linear::forward() }, size(3, 3, features, 8208));
         assert_eq!(decoded_parts(kind, &Shape::new(&[size.out, size.features])).count(), 2);
         let inputs = inputs(random, &op, size, format, DType::BF16);
         let sums = if fp8 { fp8_sums_of(depth(&op, size)) } else { sums_of(depth(&op, size)) };

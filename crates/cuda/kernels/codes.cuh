@@ -10,11 +10,30 @@ __device__ __forceinline__ float e4m3_number(u32 code) {
     return (code & 0x7fu) == 0x7fu ? __int_as_float(0x7fffffff) : small * 0x1p120f;
 }
 
+// Of two codes, the first one's in the low byte; bits above do not matter.
+__device__ __forceinline__ float2 e4m3_numbers(u32 codes) {
+#if __CUDA_ARCH__ >= 890
+    u32 halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(codes)));
+    return __half22float2(*reinterpret_cast<const __half2*>(&halves));
+#else
+    return make_float2(e4m3_number(codes & 255u), e4m3_number(codes >> 8 & 255u));
+#endif
+}
+
 // In 127ths: the quotient as division rounds it, by one step of Newton's from the product with the reciprocal.
 __device__ __forceinline__ float int8_number(u32 code) {
     const float x = float(static_cast<signed char>(code)), reciprocal = 1.0f / 127.0f;
     const float near = __fmul_rn(x, reciprocal);
     return __fmaf_rn(__fmaf_rn(-near, 127.0f, x), reciprocal, near);
+}
+
+// The same of byte `i` of a word: the byte becomes the fraction of a float, which is a whole number and 128 too large; and
+// for these the product with the reciprocal in two parts is as exact.
+__device__ __forceinline__ float int8_number_of(u32 word, int i) {
+    const u32 whole = __byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440 | i);
+    const float x = __uint_as_float(whole) - (0x1p23f + 128.0f);
+    return __fmaf_rn(x, 1.0f / 127.0f, __fmul_rn(x, float(1.0 / 127.0 - 1.0f / 127.0f)));
 }
 
 #define NF4_CODES 16

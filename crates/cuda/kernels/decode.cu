@@ -2,41 +2,62 @@
 // `number(code)·scale` in float32 is rounded once.
 #include "stored.cuh"
 
-// Rows of a block: its warps have one each at a time, four times over, so that as many loads are under way.
-#define WARPS 8
-#define TURNS 4
-// `total` elements in rows of `width`, `stride` apart in the weight, from its element `first` on: all whole packs.
-template <typename F, typename S, typename T>
-__device__ __forceinline__ void decode(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,
-                                       u32 width, u64 stride, u64 first, u32 first_row) {
-    __shared__ float numbers[NF4_CODES];
-    fill(numbers);
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const u32 col = (blockIdx.y * WARP + lane) * PACK;
-    if (col >= width) return;
+#define WARPS 4
+// Packs of a lane, each in a row of its own: their loads are under way together, and so are those of other warps' stores.
+#define TURNS 8
+#define SEGMENT (WARP * PACK)
+
+// Scales of a segment that begins where a block does.
+template <typename F> constexpr int SCALES = F::ROW_SCALES ? 1 : SEGMENT / NF4_BLOCK;
+
+// `total` elements in rows of `width`, `stride` apart in the weight, from its element `first` on, decoded to `to`.
+struct Part {
+    u64 total, stride, first;
+    u32 width, first_row;
+
+    __device__ __forceinline__ bool has(u32 row, u32 col) const { return col < width && u64(row) * width + col < total; }
+};
+
+// A segment of each of TURNS rows. Of their scales, each lane makes one. `WHOLE` says that all of it is there; what is not
+// is read where something is.
+template <bool WHOLE, typename F, typename S, typename T>
+__device__ __forceinline__ void decode_rows(const u8* codes, const void* scales, const float2* nested, T* to,
+                                            const Part& part, u32 row, u32 begin, float held) {
+    const u32 lane = threadIdx.x % WARP, col = begin + lane * PACK;
+    const u8* from = codes + F::bytes(part.first + row * part.stride + col);
     typename F::Codes read[TURNS];
-    typename S::Loaded scale[TURNS];
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) {
-        const u32 row = (blockIdx.x * TURNS + turn) * WARPS + warp;
-        // What is not there is read where something is.
-        const bool there = u64(row) * width + col < total;
-        const u64 at = there ? first + row * stride + col : first;
-        read[turn] = F::load(codes, at);
-        scale[turn] = S::load(scales, nested, F::block(at, there ? first_row + row : first_row));
+    for (int turn = 0; turn < TURNS; turn++, from += F::bytes(part.stride)) {
+        read[turn] = F::load(WHOLE || part.has(row + turn, col) ? from : codes + F::bytes(part.first));
     }
-    float factor[TURNS];
+    const u32 scale_row = row + lane / SCALES<F> % TURNS, scale_col = begin + lane % SCALES<F> * NF4_BLOCK;
+    const bool there = WHOLE || part.has(scale_row, scale_col);
+    const u64 scale_at = there ? part.first + scale_row * part.stride + scale_col : part.first;
+    const auto loaded = S::load(scales, nested, F::block(scale_at, part.first_row + (there ? scale_row : 0)));
+    const float scale = S::scale(loaded);
+    T* at = to + u64(row) * part.width + col;
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) factor[turn] = S::scale(scale[turn]);
-#pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) {
-        const u32 row = (blockIdx.x * TURNS + turn) * WARPS + warp;
-        const u64 at = u64(row) * width + col;
-        if (at >= total) continue;
+    for (int turn = 0; turn < TURNS; turn++, at += part.width) {
+        const int lane_with = turn * SCALES<F> + (F::ROW_SCALES ? 0 : lane / (NF4_BLOCK / PACK));
+        const float factor = __shfl_sync(FULL_MASK, scale, lane_with);
         float decoded[PACK];
-#pragma unroll
-        for (int i = 0; i < PACK; i++) decoded[i] = __fmul_rn(F::number(read[turn], i, numbers), factor[turn]);
-        store_some(to + at, PACK, true, decoded);
+        decode_pack<F>(read[turn], held, factor, decoded);
+        if (WHOLE || part.has(row + turn, col)) store_some(at, PACK, true, decoded);
+    }
+}
+
+// All whole packs; of scales for less than a row, whole blocks.
+template <typename F, typename S, typename T>
+__device__ __forceinline__ void decode(const u8* codes, const void* scales, const float2* nested, T* to, const Part& part) {
+    const u32 begin = blockIdx.x * SEGMENT;
+    const float held = F::held();
+    for (u32 first = blockIdx.y * (WARPS * TURNS); part.has(first, begin); first += gridDim.y * (WARPS * TURNS)) {
+        const u32 row = first + threadIdx.x / WARP * TURNS;
+        if (part.has(row + TURNS - 1, begin + SEGMENT - 1)) {
+            decode_rows<true, F, S>(codes, scales, nested, to, part, row, begin, held);
+        } else if (part.has(row, begin)) {
+            decode_rows<false, F, S>(codes, scales, nested, to, part, row, begin, held);
+        }
     }
 }
 
@@ -59,7 +80,7 @@ __device__ __forceinline__ void decode_any(const u8* codes, const void* scales, 
         decode_##name##_##suffix(const u8* codes, const void* scales, const float2* nested, T* to, u64 total,          \
                                  u32 width, u64 stride, u64 first, u32 first_row) {                                    \
         wait_for_previous_kernel();                                                                                    \
-        decode<F, S>(codes, scales, nested, to, total, width, stride, first, first_row);                               \
+        decode<F, S>(codes, scales, nested, to, {total, stride, first, width, first_row});                               \
     }
 #define EXPORT_ANY(name, F, suffix, T)                                                                                 \
     PLIMSOLL_EXPORT __launch_bounds__(WARP* WARPS)                                                                     \

@@ -10,7 +10,7 @@ template <typename F, typename S, typename T> struct Loaded {
     typename S::Loaded scale;
 
     __device__ __forceinline__ void load(const void* weight, const void* scales, const float2* nested, u64 element, u32 row) {
-        codes = F::load(static_cast<const u8*>(weight), element);
+        codes = F::load(static_cast<const u8*>(weight) + F::bytes(element));
         scale = S::load(scales, nested, F::block(element, row));
     }
 

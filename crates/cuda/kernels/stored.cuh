@@ -55,12 +55,14 @@ __device__ __forceinline__ uint4 read_once(const uint4* from) {
     return x;
 }
 
-// Each format: eight codes as they are loaded, the number of one of them, and which scale is an element's.
+// Each format: eight codes as they are loaded, the number of one of them, two neighbours at a time of a word of codes, and
+// which scale is an element's.
 struct Nf4 {
     using Codes = u32;
-    static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
-        return read_once(reinterpret_cast<const u32*>(codes + at / 2));
-    }
+    static constexpr int WORD_PAIRS = 4;
+    static constexpr bool ROW_SCALES = false;
+    static __device__ __forceinline__ u64 bytes(u64 elements) { return elements / 2; }
+    static __device__ __forceinline__ Codes load(const u8* at) { return read_once(reinterpret_cast<const u32*>(at)); }
     // The first of two is the upper half of its byte.
     static __device__ __forceinline__ float number(Codes codes, int i, const float* numbers) {
         return numbers[codes >> (i / 2 * 8 + (i % 2 ? 0 : 4)) & 15u];
@@ -68,27 +70,51 @@ struct Nf4 {
     static __device__ __forceinline__ float one(const u8* codes, u64 at, const float* numbers) {
         return numbers[codes[at / 2] >> (at % 2 ? 0 : 4) & 15u];
     }
+    // Lanes hold the numbers, in both halves of a warp: which half is asked does not matter, nor do bits above. All lanes
+    // must call.
+    static __device__ __forceinline__ float held() { return NF4_NUMBERS[threadIdx.x % NF4_CODES]; }
+    static __device__ __forceinline__ float2 pair(u32 word, int i, float held) {
+        return make_float2(__shfl_sync(FULL_MASK, held, word >> (i * 8 + 4)), __shfl_sync(FULL_MASK, held, word >> i * 8));
+    }
     static __device__ __forceinline__ u64 block(u64 at, u32) { return at / NF4_BLOCK; }
 };
 
 struct Bytes {
     using Codes = uint2;
-    static __device__ __forceinline__ Codes load(const u8* codes, u64 at) {
-        return read_once(reinterpret_cast<const uint2*>(codes + at));
-    }
+    static constexpr int WORD_PAIRS = 2;
+    static constexpr bool ROW_SCALES = true;
+    static __device__ __forceinline__ u64 bytes(u64 elements) { return elements; }
+    static __device__ __forceinline__ Codes load(const u8* at) { return read_once(reinterpret_cast<const uint2*>(at)); }
     static __device__ __forceinline__ u32 code(Codes codes, int i) { return (i < 4 ? codes.x : codes.y) >> i % 4 * 8 & 255u; }
+    static __device__ __forceinline__ float held() { return 0.0f; }
     static __device__ __forceinline__ u64 block(u64, u32 row) { return row; }
 };
 
 struct Int8 : Bytes {
     static __device__ __forceinline__ float number(Codes codes, int i, const float*) { return int8_number(code(codes, i)); }
     static __device__ __forceinline__ float one(const u8* codes, u64 at, const float*) { return int8_number(codes[at]); }
+    static __device__ __forceinline__ float2 pair(u32 word, int i, float) {
+        return make_float2(int8_number_of(word, 2 * i), int8_number_of(word, 2 * i + 1));
+    }
 };
 
 struct E4m3 : Bytes {
     static __device__ __forceinline__ float number(Codes codes, int i, const float*) { return e4m3_number(code(codes, i)); }
     static __device__ __forceinline__ float one(const u8* codes, u64 at, const float*) { return e4m3_number(codes[at]); }
+    static __device__ __forceinline__ float2 pair(u32 word, int i, float) { return e4m3_numbers(word >> i * 16); }
 };
+
+// All numbers of a pack.
+template <typename F>
+__device__ __forceinline__ void decode_pack(const typename F::Codes& codes, float held, float factor, float (&out)[PACK]) {
+    constexpr int PAIRS = F::WORD_PAIRS;
+#pragma unroll
+    for (int i = 0; i < PACK / 2; i++) {
+        const float2 pair = F::pair(reinterpret_cast<const u32*>(&codes)[i / PAIRS], i % PAIRS, held);
+        out[2 * i] = __fmul_rn(pair.x, factor);
+        out[2 * i + 1] = __fmul_rn(pair.y, factor);
+    }
+}
 
 // The sixteen numbers lie in as many banks, so lanes never wait for each other.
 __device__ __forceinline__ void fill(float (&numbers)[NF4_CODES]) {

@@ -35,6 +35,7 @@ const SOURCES: &[(&str, &str)] = kernel_files![
     "elementwise.cu",
     "embedding.cu",
     "few_rows.cu",
+    "few_rows_coded.cu",
     "fp8.cu",
     "gated_adapters_bf16.cu",
     "gated_adapters_f16.cu",

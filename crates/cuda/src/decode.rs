@@ -13,11 +13,13 @@ const MODULE: &str = "decode";
 /// As in `kernels/decode.cu`: elements of a thread, and the rows and columns of a block.
 const PACK: usize = 8;
 const WARP: usize = 32;
-const WARPS: usize = 8;
-const TURNS: usize = 4;
+const WARPS: usize = 4;
+const TURNS: usize = 8;
 const BLOCK_ROWS: usize = WARPS * TURNS;
 const BLOCK_COLS: usize = WARP * PACK;
 const THREADS: u32 = (WARPS * WARP) as u32;
+/// The most blocks along the second side of a grid; there are more turns instead.
+const GRID_ROWS_MAX: usize = 65_535;
 /// Elements that share a scale in the format of four bits that is read in packs.
 const NF4_BLOCK: usize = 64;
 
@@ -79,7 +81,9 @@ impl StoredWeight {
         let args = args.u32(view.width as u32).u64(view.stride as u64).u64(view.first as u64);
         if view.packed {
             let rows = view.total.div_ceil(view.width.max(1));
-            let grid = (rows.div_ceil(BLOCK_ROWS) as u32, view.width.div_ceil(BLOCK_COLS) as u32, 1);
+            // What lies side by side is written about the same time.
+            let rows = rows.div_ceil(BLOCK_ROWS).min(GRID_ROWS_MAX);
+            let grid = (view.width.div_ceil(BLOCK_COLS) as u32, rows as u32, 1);
             let kernel = format!("decode_{}_{suffix}", self.kernel_name(call)?);
             return call.launch(MODULE, &kernel, grid, THREADS, 0, args.u32(view.first_row as u32));
         }
@@ -134,7 +138,7 @@ struct View {
     stride: usize,
     first: usize,
     first_row: usize,
-    /// Whether every pack is one load, shares a scale, and is one store.
+    /// Whether every pack is one load, shares a scale, and is one store, and no row begins within a block of scales.
     packed: bool,
 }
 
@@ -147,12 +151,16 @@ impl View {
         };
         let total = rows * width;
         let packs = |size: usize| size.is_multiple_of(PACK);
-        let one_piece = width == cols && packs(first) && packs(total);
-        if weight.format.code == Code::Nf4 && weight.shares_scales() && one_piece {
+        if weight.format.code != Code::Nf4 {
+            let packed = weight.rows_are_packs() && packs(width) && packs(first);
+            return Self { total, width, stride: cols, first, first_row, packed };
+        }
+        let blocks = |size: usize| size.is_multiple_of(NF4_BLOCK);
+        if weight.shares_scales() && width == cols && blocks(first) && packs(total) {
             // Blocks go on from row to row, so any length will do for these.
             return Self { total, width: BLOCK_COLS, stride: BLOCK_COLS, first, first_row, packed: true };
         }
-        let packed = weight.rows_are_packs() && packs(width) && packs(first);
+        let packed = weight.shares_scales() && blocks(cols) && packs(width) && blocks(first);
         Self { total, width, stride: cols, first, first_row, packed }
     }
 }

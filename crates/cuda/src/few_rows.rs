@@ -7,14 +7,20 @@ use plimsoll_runtime::RuntimeError;
 
 use crate::blas::Bias;
 use crate::call::{Args, Call, Operand, type_suffix};
+use crate::decode::StoredWeight;
 use crate::linear::{add_bias, first_col};
 use crate::stored::StoredProduct;
 
 const MODULE: &str = "few_rows";
+const CODED_MODULE: &str = "few_rows_coded";
 /// Rows from which on decoding to memory costs less than reading the rows again and again.
 const CODED_ROWS_MAX: usize = 16;
 /// Rows up to which a weight in sixteen bits is read once.
 const WHOLE_ROWS_MAX: usize = ROWS_AT_A_TIME;
+/// As in `kernels/few_rows_coded.cu`: columns and threads of a block, and elements of which there are whole runs in a row.
+const CODED_COLS: usize = 16;
+const CODED_THREADS: u32 = 256;
+const CODED_RUN: usize = 32;
 /// As in `kernels/few_rows.cu`: rows of a warp and columns beside them, unless there is one row; warps of a block; elements
 /// that a lane reads at a time.
 const ROWS_AT_A_TIME: usize = 8;
@@ -35,6 +41,11 @@ fn sixteen(left: &Operand, result: &Operand) -> bool {
     matches!(left.dtype, DType::BF16 | DType::F16) && result.dtype == left.dtype
 }
 
+/// Whether tensor cores multiply: what a lane reads at a time has one scale. The weight decides, not the number of rows.
+fn in_runs(weight: &StoredWeight) -> bool {
+    weight.cols().is_multiple_of(CODED_RUN)
+}
+
 fn launch_coded(product: &StoredProduct) -> Result<(), RuntimeError> {
     let (weight, all) = (&product.weight, 0..product.across());
     let few = FewRows {
@@ -46,7 +57,11 @@ fn launch_coded(product: &StoredProduct) -> Result<(), RuntimeError> {
         alpha: product.op.alpha,
         accumulates: product.accumulates(),
     };
-    few.launch(product.call, &product.left, |args| weight.args(args))?;
+    if in_runs(weight) {
+        few.launch_runs(product.call, &product.left, weight)?;
+    } else {
+        few.launch(product.call, &product.left, |args| weight.args(args))?;
+    }
     product.finish(&(0..product.left.rows), &all, Bias::Done)
 }
 
@@ -97,9 +112,28 @@ struct FewRows {
 
 impl FewRows {
     fn launch(&self, call: &Call, left: &Operand, weight: impl Fn(Args) -> Args) -> Result<(), RuntimeError> {
-        let suffix = type_suffix(left.dtype).ok_or_else(|| call.unsupported(left.dtype))?;
         let (rows, cols) = if left.rows == 1 { (1, 1) } else { (ROWS_AT_A_TIME, COLS_AT_A_TIME) };
-        let args = weight(Args::new().ptr(left.ptr))
+        let args = self.args(left, weight(Args::new().ptr(left.ptr)));
+        let grid = (self.cols.div_ceil(WARPS * cols) as u32, left.rows.div_ceil(rows) as u32, 1);
+        call.launch(MODULE, &self.kernel(call, left, rows)?, grid, THREADS, 0, args)
+    }
+
+    /// Of a weight in few bits, on tensor cores.
+    fn launch_runs(&self, call: &Call, left: &Operand, weight: &StoredWeight) -> Result<(), RuntimeError> {
+        let rows = if left.rows <= ROWS_AT_A_TIME { ROWS_AT_A_TIME } else { CODED_ROWS_MAX };
+        let args = self.args(left, weight.args(Args::new().ptr(left.ptr)));
+        let grid = (self.cols.div_ceil(CODED_COLS) as u32, 1, 1);
+        call.launch(CODED_MODULE, &self.kernel(call, left, rows)?, grid, CODED_THREADS, 0, args)
+    }
+
+    fn kernel(&self, call: &Call, left: &Operand, rows: usize) -> Result<String, RuntimeError> {
+        let suffix = type_suffix(left.dtype).ok_or_else(|| call.unsupported(left.dtype))?;
+        Ok(format!("few_rows_{rows}_{}_{suffix}", self.format))
+    }
+
+    /// What follows the factors.
+    fn args(&self, left: &Operand, factors: Args) -> Args {
+        factors
             .ptr(self.result)
             .ptr(self.bias)
             .u64(self.result_stride as u64)
@@ -107,8 +141,6 @@ impl FewRows {
             .u32(self.cols as u32)
             .u32(left.cols as u32)
             .f32(self.alpha)
-            .u32(u32::from(self.accumulates));
-        let grid = (self.cols.div_ceil(WARPS * cols) as u32, left.rows.div_ceil(rows) as u32, 1);
-        call.launch(MODULE, &format!("few_rows_{rows}_{}_{suffix}", self.format), grid, THREADS, 0, args)
+            .u32(u32::from(self.accumulates))
     }
 }

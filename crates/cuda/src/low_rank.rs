@@ -12,6 +12,8 @@ use crate::mask::Keep;
 pub(crate) const MODULE: &str = "low_rank";
 /// Columns of the low-rank matrix at most.
 const RANK_MAX: usize = 64;
+/// `ARRIVALS_MAX` in the kernels: tiles whose sums blocks may share.
+pub(crate) const SHARED_TILES_MAX: usize = 1024;
 /// Rows of a tile in one step of the tensor cores.
 const STEP_ROWS: usize = 16;
 pub(crate) const WARP: u32 = 32;
@@ -66,42 +68,55 @@ fn input_grad(
 /// `dW += α·dyᵀ·drop(x)`.
 fn weight_grad(op: &Linear, call: &Call, dy: &Operand, x: &Operand, dw: &Operand) -> Option<Result<(), RuntimeError>> {
     let low_rank = fits(dw.rows, dw.cols) && op.cols.is_none();
-    (low_rank && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| {
-        let gradient = Gradient::new(dw.rows, dw.cols, shared_bytes_max(call.compute_capability()));
-        gradient.run(op, call, dy, x, dw)
-    })
+    (low_rank && (dw.dtype == DType::F32 || dw.dtype == x.dtype))
+        .then(|| Gradient::new(dw.rows, shared_bytes_max(call.compute_capability())).run(op, call, dy, x, dw))
 }
 
 /// How a wide matrix is written: blocks of 4 warps with 64 columns each, as in `kernels/low_rank_up.cuh`.
 pub(crate) struct Writing {
     room: usize,
     column_blocks: usize,
+    shared_bytes: u32,
     pub(crate) block_rows: usize,
 }
 
 impl Writing {
     const WARPS: usize = 4;
+    const STAGES: usize = 4;
     pub(crate) const BLOCK_COLS: usize = Self::WARPS * 64;
-    /// Rows of a block: many, for each reads its share of the weight; fewer where blocks would be.
-    const ROWS_MAX: usize = 128;
+    /// Rows of a block: many, for each reads its share of the weight.
+    const ROWS_MAX: usize = 256;
     const ROWS_MIN: usize = 32;
-    const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
+    /// Blocks that a multiprocessor's registers suffice for at any rank.
+    const RESIDENT_MAX: u32 = 4;
 
-    pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize) -> Self {
-        let wanted = Self::BLOCKS_PER_MULTIPROCESSOR * call.device.sm_count() as usize;
-        let mut block_rows = Self::ROWS_MAX;
-        while block_rows > Self::ROWS_MIN && column_blocks * rows.div_ceil(block_rows) < wanted {
-            block_rows /= 2;
-        }
-        Self { room, column_blocks, block_rows }
+    /// `onto`: whether the wide matrix is read as well.
+    pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize, onto: bool) -> Self {
+        let (shared_bytes, resident) = Self::shared(room, onto, shared_bytes_max(call.compute_capability()));
+        let block_rows = Self::block_rows(rows, column_blocks, (resident * call.sm_count()) as usize);
+        Self { room, column_blocks, shared_bytes, block_rows }
+    }
+
+    /// Shared memory of a block, and blocks of one multiprocessor.
+    fn shared(room: usize, onto: bool, shared_bytes_max: u32) -> (u32, u32) {
+        let stage_bytes = if onto { 2048 } else { 0 } + room / 16 * 512 + 64;
+        let shared_bytes = (Self::WARPS * Self::STAGES * stage_bytes) as u32;
+        (shared_bytes, ((shared_bytes_max + KIB) / (shared_bytes + KIB)).clamp(1, Self::RESIDENT_MAX))
+    }
+
+    /// Rows of a block where the card has room for `at_once` blocks at a time: as many as fill it, in as few rounds as
+    /// leave no block too many.
+    fn block_rows(rows: usize, column_blocks: usize, at_once: usize) -> usize {
+        let column_blocks = column_blocks.max(1);
+        let rounds = (column_blocks * rows.div_ceil(Self::ROWS_MAX)).div_ceil(at_once).max(1);
+        let shares = (rounds * at_once / column_blocks).max(1);
+        rows.div_ceil(shares).next_multiple_of(STEP_ROWS).max(Self::ROWS_MIN)
     }
 
     pub(crate) fn launch(&self, call: &Call, name: &str, wide: &Operand, args: Args) -> Result<(), RuntimeError> {
-        let stage_bytes = 2048 + self.room / 16 * 512 + 64;
-        let shared_bytes = (Self::WARPS * 4 * stage_bytes) as u32;
         let kernel = format!("{name}_{}_{}", wide.dtype.name(), self.room);
         let grid = (self.column_blocks as u32, wide.rows.div_ceil(self.block_rows) as u32, 1);
-        call.launch(MODULE, &kernel, grid, Self::WARPS as u32 * WARP, shared_bytes, args)
+        call.launch(MODULE, &kernel, grid, Self::WARPS as u32 * WARP, self.shared_bytes, args)
     }
 }
 
@@ -113,7 +128,7 @@ fn up(op: &Linear, call: &Call, low_rank: &Operand, weight: &Operand, wide: &Ope
         _ => 0,
     };
     let column_blocks = wide.cols.div_ceil(Writing::BLOCK_COLS);
-    let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]));
+    let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]), from != 0);
     let args = Args::new()
         .ptr(low_rank.ptr)
         .ptr(weight.ptr)
@@ -130,28 +145,40 @@ fn up(op: &Linear, call: &Call, low_rank: &Operand, weight: &Operand, wide: &Ope
 /// `grad += α·low_rankᵀ·drop(wide)`, `[rank, cols]`, as in `kernels/low_rank_gradient.cuh`.
 struct Gradient {
     room: usize,
-    warps: usize,
+    /// Groups of warps, which take the block's rows in turn.
+    groups: usize,
+    group_warps: usize,
     shared_bytes: u32,
-    column_blocks: usize,
 }
 
 impl Gradient {
-    const STAGES: usize = 4;
+    /// Columns of a block.
+    const COLS: usize = 128;
+    const WARPS_MAX: usize = 16;
 
-    fn new(rank: usize, cols: usize, shared_bytes_max: u32) -> Self {
+    fn new(rank: usize, shared_bytes_max: u32) -> Self {
         let room = room_for(rank, &[16, 32, 48, 64]);
-        let warp_cols = if room == 16 { 128 } else { 64 };
-        let bytes = |warps: usize| (Self::STAGES * (warps * 32 * warp_cols + 16 * 16 * ((room / 8) | 1) + 64)) as u32;
-        let warps = if bytes(8) <= shared_bytes_max { 8 } else { 4 };
-        Self { room, warps, shared_bytes: bytes(warps), column_blocks: cols.div_ceil(warps * warp_cols) }
+        let (stages, warp_cols) = if room <= 32 { (4, 64) } else { (6, 32) };
+        let group_warps = Self::COLS / warp_cols;
+        let stage_bytes = 32 * Self::COLS + 16 * 16 * ((room / 8) | 1) + 64 * group_warps;
+        let bytes = |groups: usize| (groups * stages * stage_bytes) as u32;
+        let groups_max = Self::WARPS_MAX / group_warps;
+        let groups = if bytes(groups_max) + KIB <= shared_bytes_max { groups_max } else { groups_max / 2 };
+        Self { room, groups, group_warps, shared_bytes: bytes(groups) }
     }
 
-    /// Shares of the rows: as many as make the card busy, have a few steps each, and whose sums the workspace holds.
-    fn splits(&self, call: &Call, rows: usize, cols: usize) -> usize {
-        let resident = (shared_bytes_max(call.compute_capability()) + KIB) / (self.shared_bytes + KIB);
-        let wanted = (resident.clamp(1, 2) * call.sm_count()) as usize / self.column_blocks;
-        let fit = call.workspace().1 / (self.room * cols * 4);
-        wanted.min(rows.div_ceil(4 * STEP_ROWS)).min(fit).max(1)
+    /// Bytes of the sums that blocks leave to the last of those that share columns.
+    fn partial_bytes(&self, column_blocks: usize, splits: usize) -> usize {
+        if splits == 1 { 0 } else { column_blocks * splits * self.room * Self::COLS * 4 }
+    }
+
+    /// Shares of the rows, each of a step for every group at least, and whose sums the workspace holds.
+    fn splits(&self, sm_count: usize, workspace_bytes: usize, column_blocks: usize, rows: usize) -> usize {
+        if column_blocks > SHARED_TILES_MAX {
+            return 1;
+        }
+        let fit = workspace_bytes / self.partial_bytes(column_blocks, 2).div_ceil(2).max(1);
+        full_rounds(sm_count, column_blocks, rows.div_ceil(self.groups * STEP_ROWS).min(fit))
     }
 
     fn run(
@@ -167,37 +194,42 @@ impl Gradient {
         if rows == 0 {
             return Ok(());
         }
-        let block_rows = rows.div_ceil(self.splits(call, rows, cols)).next_multiple_of(STEP_ROWS);
+        let column_blocks = cols.div_ceil(Self::COLS);
+        let (partials, bytes) = call.workspace();
+        let splits = self.splits(call.sm_count() as usize, bytes, column_blocks, rows);
+        let block_rows = rows.div_ceil(splits).next_multiple_of(STEP_ROWS);
         let splits = rows.div_ceil(block_rows);
-        let (sums, bytes) = call.workspace();
-        if splits * self.room * cols * 4 > bytes {
-            return Err(call.error(format!("{bytes} bytes of workspace hold no sums")));
-        }
-        let suffix = format!("{}_{}", low_rank.dtype.name(), self.room);
         let (alpha, mask) = dropout_of(op, call);
         let args = Args::new()
             .ptr(low_rank.ptr)
             .ptr(wide.ptr)
             .u64(cols as u64)
-            .ptr(sums)
+            .ptr(partials)
+            .ptr(grad.ptr)
+            .u32(u32::from(grad.dtype == DType::F32))
             .u32(rows as u32)
             .u32(cols as u32)
             .u32(rank as u32)
-            .u32(block_rows as u32);
-        let grid = (self.column_blocks as u32, splits as u32, 1);
-        let threads = self.warps as u32 * WARP;
-        call.launch(MODULE, &format!("gradient_{suffix}"), grid, threads, self.shared_bytes, mask.push(args))?;
-        let args = Args::new()
-            .ptr(sums)
-            .ptr(grad.ptr)
-            .u32(u32::from(grad.dtype == DType::F32))
-            .u32(cols as u32)
-            .u32(splits as u32)
-            .u32(rank as u32)
+            .u32(block_rows as u32)
             .f32(alpha);
-        let grid = ((rank * cols).div_ceil(SUM_NUMBERS) as u32, 1, 1);
-        call.launch(MODULE, &format!("gradient_sums_{suffix}"), grid, SUM_THREADS, 0, args)
+        let kernel = format!("gradient_{}_{}", low_rank.dtype.name(), self.room);
+        let grid = (column_blocks as u32, splits as u32, 1);
+        let threads = (self.groups * self.group_warps) as u32 * WARP;
+        call.launch(MODULE, &kernel, grid, threads, self.shared_bytes, mask.push(args))
     }
+}
+
+/// How many shares to cut the work of `blocks` into, at most `most`, so that a card that runs `at_once` blocks is busy in
+/// every round: the first that leaves less than a fifth of the rounds idle, or else that which leaves the least. Depends
+/// on shapes and the card alone, for sums are made in the order of the shares.
+pub(crate) fn full_rounds(at_once: usize, blocks: usize, most: usize) -> usize {
+    let busy = |&shares: &usize| {
+        let all = blocks * shares;
+        all as f64 / all.next_multiple_of(at_once) as f64
+    };
+    let shares = 1..=most.max(1);
+    let enough = shares.clone().find(|shares| busy(shares) >= 0.8);
+    enough.or_else(|| shares.max_by(|a, b| busy(a).total_cmp(&busy(b)))).unwrap_or(1)
 }
 
 /// What kernels take to draw a mask; nothing is dropped if it is empty.
@@ -263,8 +295,53 @@ mod tests {
         for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
             let limit = shared_bytes_max(capability);
             for room in [8, 16, 24, 32, 48, 64] {
-                assert!(Gradient::new(room, 4096, limit).shared_bytes <= limit, "{capability:?}: rank {room}");
+                for onto in [false, true] {
+                    let (bytes, resident) = Writing::shared(room, onto, limit);
+                    assert!(resident * (bytes + KIB) <= limit + KIB, "{capability:?}: rank {room}, {resident} blocks");
+                }
+                // The kernels' own variables want some of it as well.
+                let gradient = Gradient::new(room, limit);
+                assert!(gradient.shared_bytes + KIB <= limit, "{capability:?}: rank {room}");
+                assert!(gradient.groups * gradient.group_warps >= 8, "{capability:?}: rank {room}");
             }
         }
+    }
+
+    #[test]
+    fn gradients_keep_a_card_busy() {
+        const WORKSPACE: usize = 32 << 20;
+        let splits = |room: usize, cols: usize, rows: usize, workspace: usize| {
+            let gradient = Gradient::new(room, shared_bytes_max((9, 0)));
+            let (blocks, splits) = (cols.div_ceil(128), gradient.splits(132, workspace, cols.div_ceil(128), rows));
+            assert!(gradient.partial_bytes(blocks, splits) <= workspace, "{room} {cols} {rows} in {workspace}");
+            splits
+        };
+        assert_eq!([4096, 14336, 5120, 18944, 1024].map(|cols| splits(16, cols, 4096, WORKSPACE)), [4, 1, 3, 3, 14]);
+        assert_eq!([1, 64, 65, 200].map(|rows| splits(48, 4096, rows, WORKSPACE)), [1, 1, 2, 4]);
+        assert_eq!([0, 48 << 10, 3 << 20].map(|bytes| splits(48, 4096, 4096, bytes)), [1, 1, 4]);
+        assert_eq!(splits(16, 8, 100_000, WORKSPACE), 106);
+        assert_eq!(splits(16, 1 << 20, 4096, WORKSPACE), 1);
+    }
+
+    #[test]
+    fn writing_fills_rounds() {
+        let columns = |blocks| [1, 100, 4096, 5000].map(|rows| Writing::block_rows(rows, blocks, 528));
+        assert_eq!(columns(16), [32, 32, 128, 160]);
+        assert_eq!(columns(24), [32, 32, 192, 240]);
+        assert_eq!(columns(112), [32, 32, 240, 224]);
+        for (rows, blocks) in [(4096_usize, 16), (4096, 24), (4096, 112), (8192, 56), (777, 3), (5, 1000)] {
+            let all = rows.div_ceil(Writing::block_rows(rows, blocks, 528)) * blocks;
+            let least = (rows.div_ceil(Writing::ROWS_MAX) * blocks).div_ceil(528);
+            assert!(all.div_ceil(528) <= least, "{rows} rows of {blocks} blocks: {all}");
+        }
+        assert_eq!(Writing::shared(16, false, shared_bytes_max((9, 0))), (9216, 4));
+    }
+
+    #[test]
+    fn rounds_are_full_or_as_full_as_can_be() {
+        assert_eq!(full_rounds(132, 32, 100), 4);
+        assert_eq!(full_rounds(132, 32, 2), 2);
+        assert_eq!(full_rounds(132, 133, 1), 1);
+        assert_eq!(full_rounds(132, 1, 0), 1);
     }
 }

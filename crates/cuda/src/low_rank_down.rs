@@ -4,10 +4,7 @@ use plimsoll_graph::ops::Linear;
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
-use crate::low_rank::{MODULE, WARP, room_for, shared_bytes_max, with_dropout};
-
-/// `ARRIVALS_MAX` in the kernels: tiles whose sums blocks may share.
-const SHARED_TILES_MAX: usize = 1024;
+use crate::low_rank::{MODULE, SHARED_TILES_MAX, WARP, full_rounds, room_for, shared_bytes_max, with_dropout};
 
 pub(crate) fn down(
     op: &Linear,
@@ -46,8 +43,6 @@ struct Shape {
 impl Shape {
     const ROWS: usize = 128;
     const WARPS: u32 = 8;
-    /// Of the multiprocessors in all rounds.
-    const BUSY_MIN: f64 = 0.8;
 
     fn new(rank: usize, capability: (u32, u32)) -> Self {
         let (run, stages) = match shared_bytes_max(capability) >> 10 {
@@ -67,8 +62,7 @@ impl Shape {
     }
 
     /// Blocks that share the depth of a tile of rows, each with two stages at least: as many as the card runs at a time, or
-    /// where tiles are more than that, the fewest that leave little of the last round idle, for sums are added up when all
-    /// else is done. Depends on shapes and the card alone, as the order of sums does.
+    /// where tiles are more than that, as many as fill rounds. Depends on shapes and the card alone, as the order of sums does.
     fn splits(&self, sm_count: usize, workspace_bytes: usize, tiles: usize, depth: usize) -> usize {
         if tiles == 0 || tiles > SHARED_TILES_MAX {
             return 1;
@@ -76,15 +70,7 @@ impl Shape {
         let fit = workspace_bytes / self.partial_bytes(tiles, 1);
         let most = (depth.div_ceil(self.run) / 2).min(fit).max(1);
         let one_round = sm_count / tiles;
-        if one_round > 0 {
-            return one_round.min(most);
-        }
-        let busy = |&splits: &usize| {
-            let blocks = tiles * splits;
-            blocks as f64 / blocks.next_multiple_of(sm_count) as f64
-        };
-        let enough = (1..=most).find(|splits| busy(splits) >= Self::BUSY_MIN);
-        enough.or_else(|| (1..=most).max_by(|a, b| busy(a).total_cmp(&busy(b)))).unwrap_or(1)
+        if one_round > 0 { one_round.min(most) } else { full_rounds(sm_count, tiles, most) }
     }
 }
 

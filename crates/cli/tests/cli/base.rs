@@ -29,7 +29,7 @@ fn auto_takes_as_many_bits_as_fit_and_says_why() {
     }
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 3060", "--gpu", "7GiB", "--base", "auto"]).ok();
     assert!(
-        said.stderr.contains(", int8 needs 9.") && said.stderr.contains("the budget is 7.00 GiB"),
+        said.stderr.contains(", int8 needs 8.") && said.stderr.contains("the budget is 7.00 GiB"),
         "{}",
         said.stderr
     );
@@ -45,7 +45,7 @@ fn what_does_not_fit_is_told_what_fewer_bits_save() {
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 3060"]);
     assert_eq!(said.code, Some(3));
     let hint = |start: &str| said.stderr.lines().any(|line| line.starts_with(&format!("hint: {start}")));
-    assert!(hint("base: nf4 needs 5.") && hint("base: int8 needs 9."), "{}", said.stderr);
+    assert!(hint("base: nf4 needs 5.") && hint("base: int8 needs 8."), "{}", said.stderr);
     let said = world.run(&["plan", "run.yaml", "--device", "RTX 3060", "--set", "method=full"]);
     assert!(said.stderr.contains("hint: method: lora with base: nf4 needs 5."), "{}", said.stderr);
     // With the fewest bits already, there is none left to name.
