@@ -47,11 +47,10 @@
 #define EXPORT_BOTH(suffix, T, RANK)                                                                                   \
     extern "C" __global__ void __launch_bounds__(Both<RANK / 16>::THREADS_MAX) both_##suffix##_##RANK(                 \
         const Spans spans, const T* wide, u64 stride, const T* low_rank, u32 low_rank_stride, const T* weight,         \
-        float* low_rank_sums, float* weight_sums, u32 rows, u32 weight_rows, u32 rank, u32 block_rows,                 \
-        u32 group_warps) {                                                                                             \
+        float* low_rank_sums, float* weight_sums, u32 rows, u32 weight_rows, u32 rank, u32 block_rows) {               \
         wait_for_previous_kernel();                                                                                    \
         both<T, RANK / 16>(spans, wide, stride, low_rank, low_rank_stride, weight, low_rank_sums, weight_sums, rows,   \
-                           weight_rows, rank, block_rows, group_warps);                                                \
+                           weight_rows, rank, block_rows);                                                             \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(SUM_WARPS* WARP) both_sums_##suffix##_##RANK(                         \
         const Spans spans, const float* low_rank_sums, const float* weight_sums, T* low_rank, u32 low_rank_stride,     \

@@ -11,6 +11,7 @@ use crate::blas::{Bias, Codes, Factor};
 use crate::call::{Args, type_suffix};
 use crate::device::Device;
 use crate::error::CudaError;
+use crate::low_rank::{KIB, shared_bytes_max};
 use crate::stored::StoredProduct;
 
 const MODULE: &str = "fp8";
@@ -140,11 +141,26 @@ impl RowsToRound {
             .u32(self.rows as u32)
             .u32(self.cols as u32);
         let way = self.way();
+        let shared_cols = if way.shares_scales && self.col_scales != 0 {
+            // The kernel's own variables want some of it as well.
+            let room = shared_bytes_max(device.compute_capability()) - KIB;
+            Some(self.cols).filter(|cols| cols * DType::F32.bytes() <= room as usize).unwrap_or(0)
+        } else {
+            0
+        };
         let kernel = format!("round_rows_{}_{}", way.name, self.dtype.name());
         let threads = row_threads(self.cols, self.dtype, way);
         let resident = (way.resident_threads / threads).clamp(1, RESIDENT_BLOCKS_MAX);
-        let blocks = even_blocks(self.rows, resident * device.sm_count() as usize);
-        device.launch(MODULE, &kernel, (blocks as u32, 1, 1), threads as u32, 0, args)
+        let blocks = even_blocks(self.rows.div_ceil(way.rows), resident * device.sm_count() as usize);
+        let shared_bytes = (shared_cols * DType::F32.bytes()) as u32;
+        device.launch(
+            MODULE,
+            &kernel,
+            (blocks as u32, 1, 1),
+            threads as u32,
+            shared_bytes,
+            args.u32(shared_cols as u32),
+        )
     }
 
     fn way(&self) -> &'static Way {
@@ -170,12 +186,17 @@ struct Way {
     threads_max: usize,
     /// That a multiprocessor has registers for.
     resident_threads: usize,
+    /// Rows at a time.
+    rows: usize,
+    /// Whether columns' scales lie in shared memory, if there is room.
+    shares_scales: bool,
 }
 
-const PLAIN: Way = Way { name: "plain", held: 4, threads_max: 512, resident_threads: 1024 };
-const SCALED: Way = Way { name: "scaled", held: 4, threads_max: 256, resident_threads: 640 };
-const LONG: Way = Way { name: "long", held: 8, threads_max: 512, resident_threads: 512 };
-const SINGLY: Way = Way { name: "singly", held: 4, threads_max: 512, resident_threads: 1024 };
+const PLAIN: Way =
+    Way { name: "plain", held: 4, threads_max: 512, resident_threads: 1024, rows: 1, shares_scales: false };
+const SCALED: Way = Way { name: "scaled", threads_max: 256, resident_threads: 512, rows: 2, ..PLAIN };
+const LONG: Way = Way { name: "long", held: 8, resident_threads: 512, shares_scales: true, ..PLAIN };
+const SINGLY: Way = Way { name: "singly", ..PLAIN };
 
 /// So many that a row is held in registers, if it can be.
 fn row_threads(cols: usize, dtype: DType, way: &Way) -> usize {

@@ -21,7 +21,7 @@ pub(crate) const WARP: u32 = 32;
 const SUM_WARPS: u32 = 4;
 pub(crate) const SUM_THREADS: u32 = SUM_WARPS * WARP;
 pub(crate) const SUM_NUMBERS: usize = 4 * WARP as usize;
-const KIB: u32 = 1 << 10;
+pub(crate) const KIB: u32 = 1 << 10;
 
 /// Runs the product if it is one of these; `None` if it is not.
 pub(crate) fn run(op: &Linear, call: &Call) -> Option<Result<(), RuntimeError>> {
@@ -84,33 +84,29 @@ impl Writing {
     const WARPS: usize = 4;
     const STAGES: usize = 4;
     pub(crate) const BLOCK_COLS: usize = Self::WARPS * 64;
-    /// Rows of a block: many, for each reads its share of the weight.
-    const ROWS_MAX: usize = 256;
+    /// Rows of a block: many, for each reads its share of the weight; fewer where blocks would be.
+    const ROWS_MAX: usize = 128;
     const ROWS_MIN: usize = 32;
-    /// Blocks that a multiprocessor's registers suffice for at any rank.
-    const RESIDENT_MAX: u32 = 4;
+    const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
 
     /// `onto`: whether the wide matrix is read as well.
     pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize, onto: bool) -> Self {
-        let (shared_bytes, resident) = Self::shared(room, onto, shared_bytes_max(call.compute_capability()));
-        let block_rows = Self::block_rows(rows, column_blocks, (resident * call.sm_count()) as usize);
-        Self { room, column_blocks, shared_bytes, block_rows }
+        let wanted = Self::BLOCKS_PER_MULTIPROCESSOR * call.sm_count() as usize;
+        let block_rows = Self::block_rows(rows, column_blocks, wanted);
+        Self { room, column_blocks, shared_bytes: Self::shared_bytes(room, onto), block_rows }
     }
 
-    /// Shared memory of a block, and blocks of one multiprocessor.
-    fn shared(room: usize, onto: bool, shared_bytes_max: u32) -> (u32, u32) {
+    fn shared_bytes(room: usize, onto: bool) -> u32 {
         let stage_bytes = if onto { 2048 } else { 0 } + room / 16 * 512 + 64;
-        let shared_bytes = (Self::WARPS * Self::STAGES * stage_bytes) as u32;
-        (shared_bytes, ((shared_bytes_max + KIB) / (shared_bytes + KIB)).clamp(1, Self::RESIDENT_MAX))
+        (Self::WARPS * Self::STAGES * stage_bytes) as u32
     }
 
-    /// Rows of a block where the card has room for `at_once` blocks at a time: as many as fill it, in as few rounds as
-    /// leave no block too many.
-    fn block_rows(rows: usize, column_blocks: usize, at_once: usize) -> usize {
-        let column_blocks = column_blocks.max(1);
-        let rounds = (column_blocks * rows.div_ceil(Self::ROWS_MAX)).div_ceil(at_once).max(1);
-        let shares = (rounds * at_once / column_blocks).max(1);
-        rows.div_ceil(shares).next_multiple_of(STEP_ROWS).max(Self::ROWS_MIN)
+    fn block_rows(rows: usize, column_blocks: usize, wanted: usize) -> usize {
+        let mut block_rows = Self::ROWS_MAX;
+        while block_rows > Self::ROWS_MIN && column_blocks * rows.div_ceil(block_rows) < wanted {
+            block_rows /= 2;
+        }
+        block_rows
     }
 
     pub(crate) fn launch(&self, call: &Call, name: &str, wide: &Operand, args: Args) -> Result<(), RuntimeError> {
@@ -220,7 +216,7 @@ impl Gradient {
 }
 
 /// How many shares to cut the work of `blocks` into, at most `most`, so that a card that runs `at_once` blocks is busy in
-/// every round: the first that leaves less than a fifth of the rounds idle, or else that which leaves the least. Depends
+/// every round: the first that leaves less than a tenth of the rounds idle, or else that which leaves the least. Depends
 /// on shapes and the card alone, for sums are made in the order of the shares.
 pub(crate) fn full_rounds(at_once: usize, blocks: usize, most: usize) -> usize {
     let busy = |&shares: &usize| {
@@ -228,7 +224,7 @@ pub(crate) fn full_rounds(at_once: usize, blocks: usize, most: usize) -> usize {
         all as f64 / all.next_multiple_of(at_once) as f64
     };
     let shares = 1..=most.max(1);
-    let enough = shares.clone().find(|shares| busy(shares) >= 0.8);
+    let enough = shares.clone().find(|shares| busy(shares) >= 0.9);
     enough.or_else(|| shares.max_by(|a, b| busy(a).total_cmp(&busy(b)))).unwrap_or(1)
 }
 
@@ -295,10 +291,7 @@ mod tests {
         for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
             let limit = shared_bytes_max(capability);
             for room in [8, 16, 24, 32, 48, 64] {
-                for onto in [false, true] {
-                    let (bytes, resident) = Writing::shared(room, onto, limit);
-                    assert!(resident * (bytes + KIB) <= limit + KIB, "{capability:?}: rank {room}, {resident} blocks");
-                }
+                assert!(Writing::shared_bytes(room, true) <= limit, "{capability:?}: rank {room}");
                 // The kernels' own variables want some of it as well.
                 let gradient = Gradient::new(room, limit);
                 assert!(gradient.shared_bytes + KIB <= limit, "{capability:?}: rank {room}");
@@ -316,25 +309,20 @@ mod tests {
             assert!(gradient.partial_bytes(blocks, splits) <= workspace, "{room} {cols} {rows} in {workspace}");
             splits
         };
-        assert_eq!([4096, 14336, 5120, 18944, 1024].map(|cols| splits(16, cols, 4096, WORKSPACE)), [4, 1, 3, 3, 14]);
+        assert_eq!([4096, 14336, 5120, 18944, 1024].map(|cols| splits(16, cols, 4096, WORKSPACE)), [4, 7, 3, 5, 15]);
         assert_eq!([1, 64, 65, 200].map(|rows| splits(48, 4096, rows, WORKSPACE)), [1, 1, 2, 4]);
         assert_eq!([0, 48 << 10, 3 << 20].map(|bytes| splits(48, 4096, 4096, bytes)), [1, 1, 4]);
-        assert_eq!(splits(16, 8, 100_000, WORKSPACE), 106);
+        assert_eq!(splits(16, 8, 100_000, WORKSPACE), 119);
         assert_eq!(splits(16, 1 << 20, 4096, WORKSPACE), 1);
     }
 
     #[test]
-    fn writing_fills_rounds() {
+    fn writing_keeps_a_card_busy() {
         let columns = |blocks| [1, 100, 4096, 5000].map(|rows| Writing::block_rows(rows, blocks, 528));
-        assert_eq!(columns(16), [32, 32, 128, 160]);
-        assert_eq!(columns(24), [32, 32, 192, 240]);
-        assert_eq!(columns(112), [32, 32, 240, 224]);
-        for (rows, blocks) in [(4096_usize, 16), (4096, 24), (4096, 112), (8192, 56), (777, 3), (5, 1000)] {
-            let all = rows.div_ceil(Writing::block_rows(rows, blocks, 528)) * blocks;
-            let least = (rows.div_ceil(Writing::ROWS_MAX) * blocks).div_ceil(528);
-            assert!(all.div_ceil(528) <= least, "{rows} rows of {blocks} blocks: {all}");
-        }
-        assert_eq!(Writing::shared(16, false, shared_bytes_max((9, 0))), (9216, 4));
+        assert_eq!(
+            [columns(16), columns(24), columns(112)],
+            [[32, 32, 64, 128], [32, 32, 128, 128], [32, 32, 128, 128]]
+        );
     }
 
     #[test]
