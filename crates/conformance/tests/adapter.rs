@@ -78,7 +78,7 @@ fn an_empty_micro_batch_adds_nothing() {
 
 /// In sixteen bits, beside the cases above: ranks with kernels of their own, with and without columns between, rows
 /// that fill no tile; and ranks or columns that those kernels cannot take.
-const SIXTEEN_CASES: [Case; 20] = [
+const SIXTEEN_CASES: [Case; 16] = [
     (1, 1, 4, &[(0, 8)], 0),
     (9, 7, 8, &[(0, 4096)], 0),
     (24, 8, 16, &[(0, 2048), (0, 2048)], 0),
@@ -92,11 +92,6 @@ const SIXTEEN_CASES: [Case; 20] = [
     (65, 64, 48, &[(0, 1000), (8, 264)], 8),
     (300, 300, 64, &[(8, 136), (0, 8)], 8),
     (1500, 1500, 64, &[(0, 72)], 0),
-    // More steps than are under way at a time, with one group of warps and several.
-    (1000, 999, 16, &[(0, 2056), (8, 1032)], 0),
-    (9000, 8990, 16, &[(0, 256)], 0),
-    (1500, 1499, 28, &[(0, 520)], 8),
-    (3000, 2999, 60, &[(0, 72)], 0),
     (130, 130, 6, &[(0, 72), (0, 72)], 0),
     (33, 30, 72, &[(0, 264)], 0),
     (40, 40, 16, &[(4, 68), (0, 12)], 4),
@@ -151,5 +146,5 @@ fn gradient_in_sixteen_bits() {
 fn gradient_of_more_rows_than_scratch_holds() {
     let (suite, random) = (&mut Suite::new(), &mut Random::new(45));
     check_gradient(suite, random, (1001, 1000, 64, &[(0, 2048)], 0), 4.0);
-    check_gradient(suite, random, (5001, 5000, 16, &[(0, 1024), (8, 256), (0, 256)], 0), 4.0);
+    check_gradient(suite, random, (1500, 1500, 16, &[(0, 2048), (8, 512), (0, 512)], 0), 4.0);
 }

@@ -4,13 +4,10 @@
 
 #define E4M3_MAX 448.0f
 
-// A row's share of a thread: packs that stay in registers from the search for the largest to the rounding, more of them of
-// long rows. Such a thread needs 128 registers, as does one that holds its columns' scales and two rows.
+// A row's share of a thread: packs that stay in registers from the search for the largest to the rounding.
 #define HELD 4
-#define HELD_OF_LONG 8
 #define THREADS_MAX 512
-#define SCALED_THREADS_MAX 256
-#define SCALED_ROWS 2
+#define SCALED_THREADS_MAX 1024
 
 // A divisor of a whole row. Quotients are rounded as division rounds them: where nothing leaves the range of floats, which is
 // `plain`, by one step of Newton's from the product with the reciprocal.
@@ -49,18 +46,14 @@ template <int N> __device__ __forceinline__ float largest_of(float largest, cons
     return largest;
 }
 
-// The block's largest of each of some rows: with two places for what warps say, one barrier for all of them is enough.
-template <int ROWS> __device__ __forceinline__ void largest_of_block(float (&x)[ROWS], u32 turn) {
-    __shared__ float places[2][ROWS][WARP];
+// The block's largest, for rows one after another: with two places for what warps say, one barrier a row is enough.
+__device__ __forceinline__ float largest_of_block(float x, u32 turn) {
+    __shared__ float places[2][WARP];
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        x[r] = warp_max(x[r]);
-        if (lane == 0) places[turn][r][warp] = x[r];
-    }
+    x = warp_max(x);
+    if (lane == 0) places[turn][warp] = x;
     __syncthreads();
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) x[r] = warp_max(lane < warps ? places[turn][r][lane] : 0.0f);
+    return warp_max(lane < warps ? places[turn][lane] : 0.0f);
 }
 
 // A pack as the four words it is loaded as. The compiler may not hold anything else it made of it, which takes twice the
@@ -71,43 +64,26 @@ template <typename T> __device__ __forceinline__ Pack<T> pack_of(uint4& words) {
     return *reinterpret_cast<const Pack<T>*>(&words);
 }
 
-// What columns are multiplied by before they are rounded: nothing, or scales that are held in registers or in shared memory.
-// (A multiprocessor may have little left for its cache, and what every row reads again from behind it takes longer than the
-// rows.)
-enum class Scaled { NOT, BY_HELD, BY_SHARED };
-template <Scaled HOW, int PACKS, int N> struct ColScales {
+// What columns are multiplied by before they are rounded, if SCALED. The scales lie in shared memory if there is room for as
+// many as `shared_cols`: a multiprocessor may have little left for its cache, and what every row reads again from behind it
+// takes longer than the rows.
+template <bool SCALED, int N> struct ColScales {
     const float* from;
-    float held[HOW == Scaled::BY_HELD ? PACKS : 1][N];
 
-    // `shared` has room for `shared_cols` of them.
-    __device__ __forceinline__ ColScales(const float* col_scales, float* shared, u32 begin, u32 step, u32 cols, u32 shared_cols) {
-        from = col_scales;
-        if constexpr (HOW == Scaled::BY_HELD) {
-#pragma unroll
-            for (int p = 0; p < PACKS; p++) {
-                if (begin + p * step < cols) load_some(from + begin + p * step, N, true, held[p]);
-            }
-        } else if (HOW == Scaled::BY_SHARED && from != nullptr && cols <= shared_cols) {
-            for (u32 col = 4 * threadIdx.x; col < cols; col += 4 * blockDim.x) {
-                *reinterpret_cast<float4*>(shared + col) = *reinterpret_cast<const float4*>(from + col);
-            }
-            __syncthreads();
-            from = shared;
+    __device__ __forceinline__ ColScales(const float* col_scales, float* shared, u32 cols, u32 shared_cols) : from(col_scales) {
+        if (!SCALED || from == nullptr || cols > shared_cols) return;
+        for (u32 col = 4 * threadIdx.x; col < cols; col += 4 * blockDim.x) {
+            *reinterpret_cast<float4*>(shared + col) = *reinterpret_cast<const float4*>(from + col);
         }
+        __syncthreads();
+        from = shared;
     }
 
-    // The pack `p` of the thread's share, which begins at the column `col`.
-    template <typename T> __device__ __forceinline__ void scale(const Pack<T>& pack, int p, u32 col, float (&out)[N]) const {
-        if constexpr (HOW != Scaled::BY_HELD) return scale_read(pack, col, out);
-#pragma unroll
-        for (int i = 0; i < N; i++) out[i] = __fmul_rn(to_float(pack.v[i]), held[p][i]);
-    }
-
-    // A pack of anybody's share.
-    template <typename T> __device__ __forceinline__ void scale_read(const Pack<T>& pack, u32 col, float (&out)[N]) const {
+    // A pack that begins at the column `col`.
+    template <typename T> __device__ __forceinline__ void scale(const Pack<T>& pack, u32 col, float (&out)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i++) out[i] = to_float(pack.v[i]);
-        if (HOW == Scaled::NOT || from == nullptr) return;
+        if (!SCALED || from == nullptr) return;
         float scales[N];
         load_some(from + col, N, true, scales);
 #pragma unroll
@@ -115,83 +91,66 @@ template <Scaled HOW, int PACKS, int N> struct ColScales {
     }
 };
 
-// Rows of `cols` elements, `stride` apart, ROWS neighbours at a time; every gridDim.x-th group is a block's, which fetches its
-// next one while it rounds one. Columns are multiplied by `col_scales` first, if there are any. A row of zeros has the scale
-// zero; what is no number stays none.
-template <typename T, int PACKS, int ROWS, Scaled HOW>
+// Rows of `cols` elements, `stride` apart, every gridDim.x-th of them to a block, which fetches its next one while it rounds
+// one. Columns are multiplied by `col_scales` first, if there are any. A row of zeros has the scale zero; what is no number
+// stays none.
+template <typename T, bool SCALED>
 __device__ __forceinline__ void round_rows_packed(const T* x, const float* col_scales, u8* codes, float* scales, u64 stride,
                                                   u32 rows, u32 cols, u32 shared_cols) {
     constexpr int N = Pack<T>::N;
     extern __shared__ __align__(16) float shared[];
     const u32 step = blockDim.x * N, begin = threadIdx.x * N;
-    const ColScales<HOW, PACKS, N> by_column(col_scales, shared, begin, step, cols, shared_cols);
-    uint4 next[ROWS][PACKS];
-    const auto fetch = [&](u32 first) {
+    const ColScales<SCALED, N> by_column(col_scales, shared, cols, shared_cols);
+    uint4 next[HELD];
+    const auto fetch = [&](u32 row) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-            for (int p = 0; p < PACKS; p++) {
-                const bool there = first + r < rows && begin + p * step < cols;
-                if (there) next[r][p] = load_words(x + (first + r) * stride + begin + p * step);
-            }
+        for (int p = 0; p < HELD; p++) {
+            const bool there = row < rows && begin + p * step < cols;
+            if (there) next[p] = load_words(x + row * stride + begin + p * step);
         }
     };
-    fetch(ROWS * blockIdx.x);
+    fetch(blockIdx.x);
     u32 turn = 0;
-    for (u32 first = ROWS * blockIdx.x; first < rows; first += ROWS * gridDim.x, turn ^= 1) {
-        uint4 held[ROWS][PACKS];
+    for (u32 row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+        uint4 held[HELD];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
+        for (int p = 0; p < HELD; p++) held[p] = next[p];
+        fetch(row + gridDim.x);
+        float largest = 0.0f, some[N];
 #pragma unroll
-            for (int p = 0; p < PACKS; p++) held[r][p] = next[r][p];
+        for (int p = 0; p < HELD; p++) {
+            const u32 col = begin + p * step;
+            if (col >= cols) continue;
+            by_column.scale(pack_of<T>(held[p]), col, some);
+            largest = largest_of(largest, some);
         }
-        fetch(first + ROWS * gridDim.x);
-        float largest[ROWS], some[N];
+        // What is longer than a block can hold is read twice.
+        const T* from = x + row * stride;
+        for (u32 col = begin + HELD * step; SCALED && col < cols; col += step) {
+            by_column.scale(load_pack(from + col), col, some);
+            largest = largest_of(largest, some);
+        }
+        const Divisor divisor(__fdiv_rn(largest_of_block(largest, turn), E4M3_MAX));
+        if (threadIdx.x == 0) scales[row] = divisor.scale;
+        u8* to = codes + u64(row) * cols;
+        u32 read_from = begin;
+        if (divisor.plain) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            largest[r] = 0.0f;
-#pragma unroll
-            for (int p = 0; p < PACKS; p++) {
+            for (int p = 0; p < HELD; p++) {
                 const u32 col = begin + p * step;
-                if (col >= cols || first + r >= rows) continue;
-                by_column.scale(pack_of<T>(held[r][p]), p, col, some);
-                largest[r] = largest_of(largest[r], some);
-            }
-            // What is longer than a block can hold is read twice.
-            const T* from = x + (first + r) * stride;
-            for (u32 col = begin + PACKS * step; HOW == Scaled::BY_SHARED && col < cols; col += step) {
-                by_column.scale_read(load_pack(from + col), col, some);
-                largest[r] = largest_of(largest[r], some);
-            }
-        }
-        largest_of_block(largest, turn);
+                if (col >= cols) continue;
+                by_column.scale(pack_of<T>(held[p]), col, some);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const u32 row = first + r;
-            if (row >= rows) break;
-            const Divisor divisor(__fdiv_rn(largest[r], E4M3_MAX));
-            if (threadIdx.x == 0) scales[row] = divisor.scale;
-            const T* from = x + row * stride;
-            u8* to = codes + u64(row) * cols;
-            u32 read_from = begin;
-            if (divisor.plain) {
-#pragma unroll
-                for (int p = 0; p < PACKS; p++) {
-                    const u32 col = begin + p * step;
-                    if (col >= cols) continue;
-                    by_column.scale(pack_of<T>(held[r][p]), p, col, some);
-#pragma unroll
-                    for (int i = 0; i < N; i++) some[i] = divisor.divide_plainly(some[i]);
-                    store_codes(to + col, some);
-                }
-                read_from += PACKS * step;
-            }
-            for (u32 col = read_from; col < cols; col += step) {
-                by_column.scale_read(load_pack(from + col), col, some);
-#pragma unroll
-                for (int i = 0; i < N; i++) some[i] = divisor.divide(some[i]);
+                for (int i = 0; i < N; i++) some[i] = divisor.divide_plainly(some[i]);
                 store_codes(to + col, some);
             }
+            read_from += HELD * step;
+        }
+        for (u32 col = read_from; col < cols; col += step) {
+            by_column.scale(load_pack(from + col), col, some);
+#pragma unroll
+            for (int i = 0; i < N; i++) some[i] = divisor.divide(some[i]);
+            store_codes(to + col, some);
         }
     }
 }
@@ -208,10 +167,9 @@ __device__ __forceinline__ void round_rows_singly(const T* x, const float* col_s
             const float value = to_float(from[col]);
             return col_scales == nullptr ? value : __fmul_rn(value, col_scales[col]);
         };
-        float largest[1] = {};
-        for (u32 col = threadIdx.x; col < cols; col += blockDim.x) largest[0] = fmaxf(largest[0], fabsf(element(col)));
-        largest_of_block(largest, turn);
-        const Divisor divisor(__fdiv_rn(largest[0], E4M3_MAX));
+        float largest = 0.0f;
+        for (u32 col = threadIdx.x; col < cols; col += blockDim.x) largest = fmaxf(largest, fabsf(element(col)));
+        const Divisor divisor(__fdiv_rn(largest_of_block(largest, turn), E4M3_MAX));
         if (threadIdx.x == 0) scales[row] = divisor.scale;
         for (u32 col = threadIdx.x; col < cols; col += blockDim.x) {
             to[col] = u8(e4m3_codes(divisor.divide(element(col)), 0.0f) & 255u);
@@ -227,10 +185,8 @@ __device__ __forceinline__ void round_rows_singly(const T* x, const float* col_s
         body(x, col_scales, codes, scales, stride, rows, cols, shared_cols);                                           \
     }
 #define EXPORT_ROUND(suffix, T)                                                                                        \
-    EXPORT_ROUND_WAY(plain, suffix, T, (THREADS_MAX, 2), (round_rows_packed<T, HELD, 1, Scaled::NOT>))                 \
-    EXPORT_ROUND_WAY(scaled, suffix, T, (SCALED_THREADS_MAX, 2),                                                       \
-                     (round_rows_packed<T, HELD, SCALED_ROWS, Scaled::BY_HELD>))                                       \
-    EXPORT_ROUND_WAY(long, suffix, T, (THREADS_MAX, 1), (round_rows_packed<T, HELD_OF_LONG, 1, Scaled::BY_SHARED>))    \
+    EXPORT_ROUND_WAY(plain, suffix, T, (THREADS_MAX, 2), (round_rows_packed<T, false>))                                \
+    EXPORT_ROUND_WAY(scaled, suffix, T, (SCALED_THREADS_MAX, 1), (round_rows_packed<T, true>))                         \
     EXPORT_ROUND_WAY(singly, suffix, T, (THREADS_MAX), round_rows_singly)
 PLIMSOLL_FOR_EACH_TYPE(EXPORT_ROUND)
 

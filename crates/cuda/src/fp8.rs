@@ -18,6 +18,10 @@ const MODULE: &str = "fp8";
 const WARP: usize = 32;
 /// What a thread reads at a time.
 const PACK_BYTES: usize = 16;
+/// Packs of a row that each thread holds, as in `kernels/fp8.cu`.
+const HELD: usize = 4;
+/// Threads that a multiprocessor has registers for.
+const RESIDENT_THREADS: usize = 1024;
 /// More blocks on a multiprocessor fetch no faster.
 const RESIDENT_BLOCKS_MAX: usize = 8;
 /// Sides of a tile that is transposed.
@@ -141,67 +145,50 @@ impl RowsToRound {
             .u32(self.rows as u32)
             .u32(self.cols as u32);
         let way = self.way();
-        let shared_cols = if way.shares_scales && self.col_scales != 0 {
-            // The kernel's own variables want some of it as well.
-            let room = shared_bytes_max(device.compute_capability()) - KIB;
-            Some(self.cols).filter(|cols| cols * DType::F32.bytes() <= room as usize).unwrap_or(0)
-        } else {
-            0
-        };
         let kernel = format!("round_rows_{}_{}", way.name, self.dtype.name());
         let threads = row_threads(self.cols, self.dtype, way);
-        let resident = (way.resident_threads / threads).clamp(1, RESIDENT_BLOCKS_MAX);
-        let blocks = even_blocks(self.rows.div_ceil(way.rows), resident * device.sm_count() as usize);
-        let shared_bytes = (shared_cols * DType::F32.bytes()) as u32;
-        device.launch(
-            MODULE,
-            &kernel,
-            (blocks as u32, 1, 1),
-            threads as u32,
-            shared_bytes,
-            args.u32(shared_cols as u32),
-        )
+        let blocks = even_blocks(
+            self.rows,
+            (RESIDENT_THREADS / threads).clamp(1, RESIDENT_BLOCKS_MAX) * device.sm_count() as usize,
+        );
+        // The kernel's own variables want some of it as well.
+        let room = (shared_bytes_max(device.compute_capability()) - 2 * KIB) as usize;
+        let shared_bytes = Some(self.cols * DType::F32.bytes()).filter(|&bytes| self.col_scales != 0 && bytes <= room);
+        let shared_bytes = shared_bytes.filter(|_| way.is_scaled).unwrap_or(0) as u32;
+        let args = args.u32(shared_bytes / DType::F32.bytes() as u32);
+        device.launch(MODULE, &kernel, (blocks as u32, 1, 1), threads as u32, shared_bytes, args)
     }
 
     fn way(&self) -> &'static Way {
         let pack = PACK_BYTES / self.dtype.bytes();
         let starts = [self.x, self.col_scales, self.codes];
         let packed = starts.iter().all(|start| start.is_multiple_of(PACK_BYTES as u64));
-        let fits = |way: &Way| self.cols <= way.threads_max * way.held * pack;
-        match (packed && self.cols.is_multiple_of(pack) && self.stride.is_multiple_of(pack), self.col_scales) {
-            (false, _) => &SINGLY,
-            (true, 0) if fits(&PLAIN) => &PLAIN,
-            (true, 1..) if fits(&SCALED) => &SCALED,
-            _ => &LONG,
+        let short = self.cols <= PLAIN.threads_max * HELD * pack;
+        match packed && self.cols.is_multiple_of(pack) && self.stride.is_multiple_of(pack) {
+            false => &SINGLY,
+            true if self.col_scales == 0 && short => &PLAIN,
+            true => &SCALED,
         }
     }
 }
 
-/// A kernel that rounds rows, and the sizes it is made for, as in `kernels/fp8.cu`.
+/// A kernel that rounds rows, as in `kernels/fp8.cu`.
 #[derive(Debug)]
 struct Way {
     name: &'static str,
-    /// Packs of a row that each thread holds.
-    held: usize,
     threads_max: usize,
-    /// That a multiprocessor has registers for.
-    resident_threads: usize,
-    /// Rows at a time.
-    rows: usize,
-    /// Whether columns' scales lie in shared memory, if there is room.
-    shares_scales: bool,
+    is_scaled: bool,
 }
 
-const PLAIN: Way =
-    Way { name: "plain", held: 4, threads_max: 512, resident_threads: 1024, rows: 1, shares_scales: false };
-const SCALED: Way = Way { name: "scaled", threads_max: 256, resident_threads: 512, rows: 2, ..PLAIN };
-const LONG: Way = Way { name: "long", held: 8, resident_threads: 512, shares_scales: true, ..PLAIN };
+const PLAIN: Way = Way { name: "plain", threads_max: 512, is_scaled: false };
+/// By scales of columns, or too long for the other one.
+const SCALED: Way = Way { name: "scaled", threads_max: 1024, is_scaled: true };
 const SINGLY: Way = Way { name: "singly", ..PLAIN };
 
 /// So many that a row is held in registers, if it can be.
 fn row_threads(cols: usize, dtype: DType, way: &Way) -> usize {
     let packs = cols.div_ceil(PACK_BYTES / dtype.bytes());
-    packs.div_ceil(way.held).next_multiple_of(WARP).clamp(WARP, way.threads_max)
+    packs.div_ceil(HELD).next_multiple_of(WARP).clamp(WARP, way.threads_max)
 }
 
 /// Blocks for some rows, at most so many, that have about as many rows each.
@@ -316,7 +303,7 @@ mod tests {
                 let way = rows(cols, col_scales, DType::BF16).way();
                 let threads = row_threads(cols, DType::BF16, way);
                 assert!(threads.is_multiple_of(WARP) && threads <= way.threads_max, "{cols} by {way:?}");
-                assert!(threads * way.held * 8 >= cols, "{cols} by {way:?}");
+                assert!(threads * HELD * 8 >= cols, "{cols} by {way:?}");
             }
         }
     }
@@ -326,9 +313,9 @@ mod tests {
         let way = |cols, col_scales, dtype| rows(cols, col_scales, dtype).way().name;
         assert_eq!(way(4096, 0, DType::BF16), "plain");
         assert_eq!(way(4096, 256, DType::BF16), "scaled");
-        assert_eq!(way(8200, 256, DType::BF16), "long");
-        assert_eq!(way(8192, 256, DType::F32), "long");
-        assert_eq!(way(16_392, 0, DType::BF16), "long");
+        assert_eq!(way(28_672, 256, DType::BF16), "scaled");
+        assert_eq!(way(16_384, 0, DType::BF16), "plain");
+        assert_eq!(way(16_392, 0, DType::BF16), "scaled");
         assert_eq!(way(4100, 0, DType::BF16), "singly");
         assert_eq!(way(4096, 260, DType::BF16), "singly");
     }
