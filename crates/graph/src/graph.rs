@@ -1,5 +1,5 @@
 use crate::op::{Io, Op, OpRule};
-use crate::{Alias, Class, GraphError, Role, SlotId, SlotTable, Value, ValueId};
+use crate::{Alias, Class, Extent, GraphError, Role, Shape, SlotId, SlotTable, StreamId, Value, ValueId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
@@ -83,6 +83,17 @@ impl Graph {
         // As large as the originals, which were checked.
         let values = self.values.iter().chain(copies).cloned().collect();
         Self { values, nodes, results: self.results.clone(), of_slot: self.of_slot.clone(), ..*self }
+    }
+
+    /// The same for at most so many tokens of a stream at a time: what it makes of them has no more rows.
+    pub fn with_rows_at_most(mut self, stream: StreamId, rows: usize) -> Self {
+        let made =
+            self.values.iter_mut().filter(|value| value.slot.is_none() && value.extent == Extent::Tokens(stream));
+        for value in made.filter(|value| value.shape.rows() > rows) {
+            let dims: Vec<usize> = [&[rows], &value.shape.dims()[1..]].concat();
+            value.shape = Shape::new(&dims);
+        }
+        self
     }
 
     /// Adds an operator with one output of the given name and class.

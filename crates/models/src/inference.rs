@@ -221,9 +221,12 @@ pub(crate) fn generating(
     inputs: &Inputs,
 ) -> Result<BTreeMap<ScheduleId, ScheduleGraph>, ModelError> {
     let graph = |step| Forward::new(registry, slots, inputs, false).generate(step);
+    // Products of few rows are others than those of many, so these are told apart by what is planned.
+    let places = inputs.cache.as_ref().map_or(usize::MAX, |cache| cache.count);
+    let decode = graph(TextStep::Decode)?.with_rows_at_most(StreamId::MAIN, places);
     Ok(BTreeMap::from([
         (ScheduleId::PREFILL, aside(graph(TextStep::Prefill)?, false)),
-        (ScheduleId::DECODE, aside(graph(TextStep::Decode)?, true)),
+        (ScheduleId::DECODE, aside(decode, true)),
     ]))
 }
 
