@@ -1,6 +1,6 @@
 //! A card with its context, its streams, its loaded kernels and the one arena.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 
 use cudarc::driver::{result, sys};
@@ -33,6 +33,8 @@ pub(crate) struct Device {
     capability: (u32, u32),
     sm_count: u32,
     placing: Placing,
+    /// Of the kernel that was launched last, unless something else was queued behind it.
+    last_blocks: Cell<Option<usize>>,
     streams: Streams,
     arena: Option<Arena>,
     /// Taken with the arena.
@@ -81,6 +83,7 @@ impl Device {
             capability,
             sm_count,
             placing: Placing::of(capability, driver_version()),
+            last_blocks: Cell::new(None),
             streams,
             arena: None,
             staging: None,
@@ -109,7 +112,9 @@ impl Device {
         Blas::multiplies_codes(self.capability)
     }
 
+    /// Whose products are kernels that are not ours.
     pub(crate) fn blas(&self) -> &Blas {
+        self.last_blocks.set(None);
         &self.blas
     }
 
@@ -234,9 +239,11 @@ impl Device {
         }
         let mut pointers = args.pointers();
         let blocks = Blocks { grid, threads: block, shared_bytes };
+        let placing = self.placing.behind(self.last_blocks.get(), blocks.count(), self.sm_count as usize);
+        self.last_blocks.set(Some(blocks.count()));
         // SAFETY: the function's module stays loaded and is for this card; arguments are there for each parameter. What a
         // kernel does with its addresses is its family file's concern, beside its name.
-        unsafe { self.placing.launch(function.handle, blocks, self.streams.compute, &mut pointers) }
+        unsafe { placing.launch(function.handle, blocks, self.streams.compute, &mut pointers) }
             .map_err(driver_error(format!("launch of {module}.{kernel} on {grid:?} x {block}")))
     }
 

@@ -32,7 +32,20 @@ pub(crate) enum Placing {
     InTurn,
 }
 
+/// Blocks for each multiprocessor from which on they find places as others end.
+const MANY: usize = 4;
+/// Multiprocessors for each block of a kernel that leaves most of them to the next one.
+const FEW: usize = 4;
+
 impl Placing {
+    /// Whether one kernel's blocks may be placed behind another's, whose number of blocks is `before` (`None`: it is none of
+    /// ours). Blocks that are all placed at once crowd on the multiprocessors that the kernel before has left free, and
+    /// stay there while others idle: that is worth it only where they are many more than places, or nearly all are free.
+    pub(crate) fn behind(self, before: Option<usize>, blocks: usize, multiprocessors: usize) -> Self {
+        let spreads = blocks >= MANY * multiprocessors || before.is_some_and(|before| before * FEW <= multiprocessors);
+        if spreads { self } else { Self::InTurn }
+    }
+
     pub(crate) fn of(capability: (u32, u32), driver_version: i32) -> Self {
         if capability >= CAPABILITY_MIN && driver_version >= DRIVER_MIN { Self::Early } else { Self::InTurn }
     }
@@ -72,9 +85,25 @@ impl Placing {
     }
 }
 
+impl Blocks {
+    pub(crate) fn count(&self) -> usize {
+        [self.grid.0, self.grid.1, self.grid.2].map(|n| n as usize).iter().product()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_that_would_crowd_start_in_turn() {
+        let behind = |before, blocks| Placing::Early.behind(before, blocks, 132);
+        assert_eq!(behind(Some(100), 132), Placing::InTurn);
+        assert_eq!(behind(None, 264), Placing::InTurn);
+        assert_eq!(behind(Some(100), 4096), Placing::Early);
+        assert_eq!(behind(Some(1), 132), Placing::Early);
+        assert_eq!(Placing::InTurn.behind(Some(1), 4096, 132), Placing::InTurn);
+    }
 
     const FIRST_STATEMENT: &str = "wait_for_previous_kernel();";
 

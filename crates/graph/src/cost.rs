@@ -9,8 +9,9 @@ pub enum Work {
     Memory { flops: f64, bytes: f64 },
     /// Matrix products.
     Product(Product),
-    /// Attention over sequences of the given length; `plain` where the fastest kernels are made for it.
-    Attention { flops: f64, bytes: f64, length: usize, gradient: bool, plain: bool },
+    /// Attention over sequences of the given length; `plain` where the fastest kernels are made for it. `key_rows` are the
+    /// keys of all heads.
+    Attention { flops: f64, bytes: f64, length: usize, key_rows: usize, gradient: bool, plain: bool },
 }
 
 /// One or more products `[rows, inner]·[inner, cols]` of one shape.

@@ -60,6 +60,11 @@ fn place(sizes: &[usize], size: usize) -> (usize, f64) {
     }
 }
 
+/// Keys that a block of a gradient's threads has.
+const KEY_RUN: f64 = 128.0;
+/// Blocks are halved where there are very few; an H200 has not been seen to wait for longer.
+const WAITING_MAX: f64 = 1.5;
+
 /// Attention over sequences of one length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AttentionRate {
@@ -114,12 +119,23 @@ pub struct CardRates {
     pub launch_s: f64,
     /// Device memory for code that libraries load as it is first used.
     pub late_bytes: u64,
+    /// Zero in files of older versions.
+    #[serde(default)]
+    pub multiprocessors: u32,
     /// Device memory for each kernel of a recorded schedule.
     pub recorded_bytes_per_launch: f64,
     pub sustained: Sustained,
 }
 
 impl CardRates {
+    /// How many times longer attention's gradient takes where it has few keys. Half of its work goes by runs of keys, and
+    /// the first of a sequence's, which all queries see, takes twice as long as one does on average: with less than two for
+    /// each multiprocessor, others wait for it. Rates are measured with more.
+    pub fn waiting_for_keys(&self, key_rows: usize) -> f64 {
+        let longest = 2.0 * KEY_RUN * f64::from(self.multiprocessors) / key_rows.max(1) as f64;
+        ((1.0 + longest.max(1.0)) / 2.0).min(WAITING_MAX)
+    }
+
     /// Whether every figure can be reckoned with; a file may hold anything.
     pub fn is_sound(&self) -> bool {
         let positive = |rate: f64| rate.is_finite() && rate > 0.0;
@@ -226,6 +242,7 @@ mod tests {
             from_device_bytes_per_s: 1.0,
             launch_s: 1e-6,
             late_bytes: 0,
+            multiprocessors: 132,
             recorded_bytes_per_launch: 0.0,
             sustained: sustained(),
         };
@@ -237,6 +254,9 @@ mod tests {
             assert!((found / expected - 1.0).abs() < 1e-9, "{length} {gradient}: {found}");
         }
         assert_eq!((rates.bytes_per_s("rope"), rates.bytes_per_s("gated")), (1e12, 3e12));
+        // Eight heads of sequences with 8192, 2048 and 512 tokens in all.
+        let waiting = [8192, 2048, 512].map(|tokens| rates.waiting_for_keys(8 * tokens));
+        assert!(waiting[0] == 1.0 && waiting[1] > 1.4 && waiting[2] == WAITING_MAX, "{waiting:?}");
         assert!(!CardRates { sustained: Sustained { moving_share: 1.1, ..sustained() }, ..rates.clone() }.is_sound());
         assert!(!CardRates { launch_s: f64::NAN, ..rates.clone() }.is_sound());
         let holed = ProductGrid { flops_per_s: vec![1.0; 5], ..grid() };

@@ -101,8 +101,10 @@ pub fn work_seconds(work: &Work, operator: &str, device: &DeviceProfile) -> (&'s
         |limit, compute_s, traffic_s| if traffic_s > compute_s { ("memory", traffic_s) } else { (limit, compute_s) };
     match *work {
         Work::Memory { bytes, .. } => ("memory", bytes / device.operator_bytes_per_s(operator)),
-        Work::Attention { flops, bytes, length, gradient, plain } => {
-            let compute_s = flops / device.attention_rate(length, gradient, plain);
+        Work::Attention { flops, bytes, length, key_rows, gradient, plain } => {
+            let few_keys = device.measured.as_ref().filter(|_| gradient && plain);
+            let waiting = few_keys.map_or(1.0, |rates| rates.waiting_for_keys(key_rows));
+            let compute_s = flops / device.attention_rate(length, gradient, plain) * waiting;
             longer("attention", compute_s, bytes / device.operator_bytes_per_s(operator))
         }
         Work::Product(Product { flops, bytes, dtype, shape, tokens, low_rank }) => {
@@ -148,6 +150,7 @@ mod tests {
             from_device_bytes_per_s: 4e10,
             launch_s: LAUNCH_S,
             late_bytes: 0,
+            multiprocessors: 0,
             recorded_bytes_per_launch: 1024.0,
             sustained: Sustained {
                 products_flops_per_s: 500e12,

@@ -73,6 +73,7 @@ mod tests {
             from_device_bytes_per_s: 5e10,
             launch_s: 1.5e-6,
             late_bytes: 1 << 20,
+            multiprocessors: 132,
             recorded_bytes_per_launch: 700.0,
             sustained: Sustained {
                 products_flops_per_s: 6e14,

@@ -63,6 +63,7 @@ pub(super) fn measure(backend: &mut CudaBackend) -> Result<CardRates, RuntimeErr
         from_device_bytes_per_s,
         launch_s: bench.launch_s,
         late_bytes: 0,
+        multiprocessors: bench.backend.sm_count(),
         recorded_bytes_per_launch: RECORDED_BYTES_MIN,
         sustained: unthrottled(),
     };

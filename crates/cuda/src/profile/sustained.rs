@@ -300,6 +300,7 @@ mod tests {
             from_device_bytes_per_s: 1.0,
             launch_s: 1e-6,
             late_bytes: 0,
+            multiprocessors: 132,
             recorded_bytes_per_launch: 0.0,
             sustained: unthrottled(),
         };

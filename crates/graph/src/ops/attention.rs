@@ -171,7 +171,8 @@ impl Attention {
     fn work(&self, io: &Io, flops_per_pair: f64, gradient: bool) -> Vec<Work> {
         let flops = flops_per_pair * self.pairs(io.inputs[0].shape.rows()) * self.heads.query_cols() as f64;
         let (length, plain) = (self.max_length, self.is_plain_causal());
-        vec![Work::Attention { flops, bytes: io.bytes(), length, gradient, plain }]
+        let key_rows = self.heads.kv * io.inputs[self.operands().min(2) - 1].shape.rows();
+        vec![Work::Attention { flops, bytes: io.bytes(), length, key_rows, gradient, plain }]
     }
 
     /// Tiles of scores and of float32 partial results, per worker.
