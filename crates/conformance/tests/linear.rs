@@ -397,45 +397,6 @@ fn small_ranks_of_real_layers() {
     }
 }
 
-/// So many rows of so many columns that a block takes more steps than it has under way, with its last one not filled,
-/// and that what blocks leave to each other does not fit for all of them.
-#[test]
-fn gradients_of_small_ranks_in_many_steps() {
-    let (suite, random) = (&mut Suite::new(), &mut Random::new(23));
-    for (rank, wide, rows, dropout) in
-        [(12, 4104, 1700, DROPOUTS[0]), (28, 4104, 1000, DROPOUTS[1]), (48, 4096, 700, DROPOUTS[0])]
-    {
-        let (kind, dest) = (LinearKind::WeightGrad, Dest::Accumulate);
-        let op = Linear { kind, dest, alpha: 0.75, dropout, ..Linear::forward() };
-        check_sixteen(suite, random, &op, size(rows + 3, rows, wide, rank), |rounding| rounding);
-    }
-}
-
-/// The product that reads tokens in stages and adds up shares of the depth: fewer stages than there is room for, stages and
-/// tiles of rows that are not filled, as many shares as there can be, and more tiles than a card runs at a time.
-#[test]
-fn small_ranks_of_any_depth() {
-    let (suite, random) = (&mut Suite::new(), &mut Random::new(24));
-    let cases = [
-        (4, 8, 1),
-        (12, 120, 129),
-        (48, 136, 257),
-        (48, 392, 127),
-        (28, 904, 300),
-        (64, 1160, 640),
-        (60, 2056, 128),
-        (48, 4096, 200),
-        (16, 14336, 40),
-        (8, 264, 4200),
-        (36, 72, 8500),
-        (16, 136, 17_000),
-    ];
-    for (i, (rank, wide, rows)) in cases.into_iter().enumerate() {
-        let op = Linear { alpha: -0.375, dropout: DROPOUTS[i % 2], ..Linear::forward() };
-        check_sixteen(suite, random, &op, size(rows + i % 3, rows, wide, rank), |rounding| rounding);
-    }
-}
-
 /// A row for each sequence instead of each token: few rows of wide layers.
 #[test]
 fn few_rows_of_wide_layers() {

@@ -44,7 +44,7 @@ __device__ __forceinline__ void both(const Spans& spans, const T* wide, u64 stri
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
             tile_of(stage).fetch(wide_at + row0 * stride, stride, end - row0, cols);
-            low_rank_of(stage).fetch(low_rank_at + u64(row0) * low_rank_stride, low_rank_stride, end - row0, rank, threadIdx.x);
+            low_rank_of(stage).fetch(low_rank_at + u64(row0) * low_rank_stride, low_rank_stride, end - row0, rank);
         }
         copies_commit();
     };

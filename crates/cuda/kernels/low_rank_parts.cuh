@@ -98,16 +98,17 @@ __host__ __device__ constexpr int padded_row_bytes(int pieces) { return 16 * (pi
 #define ARRIVALS_MAX 1024
 __device__ u32 arrivals[ARRIVALS_MAX];
 
-// Whether this block is the last of `count` to come here for a tile; it then sees what the others wrote. One thread's
-// arrival orders for all of its block, which wait for each other before and behind it.
+// Whether this block is the last of `count` to come here for a tile; it then sees what the others wrote.
 __device__ __forceinline__ bool arrives_last(u32 tile, u32 count) {
     __shared__ u32 before;
+    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        before = arrive(&arrivals[tile]);
+        before = atomicAdd(&arrivals[tile], 1);
         if (before == count - 1) arrivals[tile] = 0;
     }
     __syncthreads();
+    __threadfence();
     return before == count - 1;
 }
 

@@ -43,16 +43,6 @@ __device__ __forceinline__ void store_shared16(u32 to, const u32 (&words)[4]) {
                  : "memory");
 }
 
-// Adds one to a count and gives what it was. Who sees the new count sees what was written before.
-__device__ __forceinline__ u32 arrive(u32* count) {
-    u32 before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(__cvta_generic_to_global(count))
-                 : "memory");
-    return before;
-}
-
 // a[16 × 16]·b[16 × 8], on one warp: a product that begins.
 #define LOW_RANK_MMA(TYPE, NAME)                                                                                       \
     template <> __device__ __forceinline__ void mma_first<TYPE>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {    \

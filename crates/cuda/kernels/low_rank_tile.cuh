@@ -1,15 +1,9 @@
-// Sixteen rows of a wide matrix in shared memory, as kernels have them that walk down the rows.
+// Sixteen rows of a wide matrix in shared memory, some columns to each warp, as kernels have them that walk down the rows.
 #pragma once
 
 #include "low_rank_parts.cuh"
 
-// Waits for the threads of one group of a block; 0 is the barrier of the whole block.
-__device__ __forceinline__ void group_barrier(u32 group, u32 threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(threads) : "memory");
-}
-
-// THREADS neighbours copy the tile together: those of one warp, or of some.
-template <int COLS, int THREADS = WARP> struct WideTile {
+template <int COLS> struct WideTile {
     static constexpr int PIECES = COLS / 8;
     static constexpr int BYTES = 32 * COLS;
     u32 at;
@@ -20,22 +14,19 @@ template <int COLS, int THREADS = WARP> struct WideTile {
         return at + (row * PIECES + (piece ^ turn)) * 16;
     }
 
-    // A thread's own pieces are those it copies: one of every `OWN_ROWS` rows.
-    static constexpr int OWN = 16 * PIECES / THREADS;
-    static constexpr int OWN_ROWS = THREADS / PIECES;
-    static_assert(THREADS % PIECES == 0 && OWN >= 1, "all rows' pieces of a thread are below each other");
-    __device__ __forceinline__ static u32 own_row(int i) { return i * OWN_ROWS + threadIdx.x % THREADS / PIECES; }
-    __device__ __forceinline__ static u32 own_piece() { return threadIdx.x % PIECES; }
+    // The lane's own pieces are those it copies.
+    static constexpr int OWN = PIECES / 2;
+    __device__ __forceinline__ static u32 own_row(int i) { return (i * WARP + threadIdx.x % WARP) / PIECES; }
+    __device__ __forceinline__ static u32 own_piece(int i) { return (i * WARP + threadIdx.x % WARP) % PIECES; }
 
-    __device__ __forceinline__ u32 own(int i) const { return place(own_row(i), own_piece()); }
+    __device__ __forceinline__ u32 own(int i) const { return place(own_row(i), own_piece(i)); }
 
     // Starts copying; rows from `rows` and columns from `cols` on become zeros.
     template <typename T> __device__ __forceinline__ void fetch(const T* from, u64 stride, u32 rows, u32 cols) const {
-        const T* first = from + own_row(0) * stride + 8 * own_piece();
-        const bool inside = 8 * own_piece() < cols;
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
-            copy16(own(i), first + i * OWN_ROWS * stride, inside && own_row(i) < rows);
+            const u32 row = own_row(i), piece = own_piece(i);
+            copy16(place(row, piece), from + row * stride + 8 * piece, row < rows && 8 * piece < cols);
         }
     }
 
@@ -46,17 +37,15 @@ template <int COLS, int THREADS = WARP> struct WideTile {
     }
 };
 
-// Sixteen low-rank rows, of which several warps read the same; RT: sixteens in the rank.
+// Sixteen low-rank rows, of which all warps of a block read the same; RT: sixteens in the rank.
 template <int RT> struct LowRankTile {
     static constexpr int ROW_BYTES = padded_row_bytes(2 * RT);
     static constexpr int BYTES = 16 * ROW_BYTES;
     u32 at;
 
-    // Starts copying, with the first of those threads that share the tile.
-    static constexpr int THREADS = 32 * RT;
-    template <typename T>
-    __device__ __forceinline__ void fetch(const T* from, u64 stride, u32 rows, u32 rank, u32 thread) const {
-        const u32 row = thread / (2 * RT), piece = thread % (2 * RT);
+    // Starts copying, with the block's first threads.
+    template <typename T> __device__ __forceinline__ void fetch(const T* from, u64 stride, u32 rows, u32 rank) const {
+        const u32 row = threadIdx.x / (2 * RT), piece = threadIdx.x % (2 * RT);
         if (row < 16) copy_piece(at + row * ROW_BYTES + piece * 16, from + row * stride, piece, rank, row < rows);
     }
 

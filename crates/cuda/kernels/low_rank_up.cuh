@@ -14,7 +14,7 @@ template <int STEPS> struct Up {
     static constexpr int THREADS = 128;
     static constexpr int WIDE_BYTES = 4 * 512;
     static constexpr int LOW_RANK_BYTES = STEPS * 512;
-    static constexpr int REST_BYTES = LOW_RANK_BYTES + 64;
+    static constexpr int STAGE_BYTES = WIDE_BYTES + LOW_RANK_BYTES + 64;
 };
 
 // `weight` is [rank, cols] if `rank_first`, else [cols, rank]; the block is the `block`th of those side by side.
@@ -29,9 +29,7 @@ __device__ __forceinline__ void up(const T* low_rank, u32 low_rank_stride, const
     const u32 g = lane / 4, t = lane % 4;
     const u32 col0 = (block * (Shape::THREADS / WARP) + warp) * Shape::COLS;
     if (col0 >= cols) return;
-    // Nothing wide comes in where nothing is added to.
-    const u32 wide_bytes = from == nullptr ? 0 : Shape::WIDE_BYTES, stage_bytes = wide_bytes + Shape::REST_BYTES;
-    const u32 ring = shared_address(shared) + warp * STAGES * stage_bytes;
+    const u32 ring = shared_address(shared) + warp * STAGES * Shape::STAGE_BYTES;
     const u32 begin = blockIdx.y * block_rows, end = min(begin + block_rows, rows);
 
     // Of this lane.
@@ -43,8 +41,8 @@ __device__ __forceinline__ void up(const T* low_rank, u32 low_rank_stride, const
     const bool inside[2] = {col < cols, col + 32 < cols};
     const auto fetch = [&](u32 row0, u32 stage) {
         if (row0 < end) {
-            const u32 at = ring + stage * stage_bytes;
-            const u32 low_rank_at = at + wide_bytes, ids_at = low_rank_at + Shape::LOW_RANK_BYTES;
+            const u32 at = ring + stage * Shape::STAGE_BYTES;
+            const u32 low_rank_at = at + Shape::WIDE_BYTES, ids_at = low_rank_at + Shape::LOW_RANK_BYTES;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const u32 row = row0 + 8 * half + g;
@@ -117,8 +115,8 @@ __device__ __forceinline__ void up(const T* low_rank, u32 low_rank_stride, const
         // The ids of the rows were copied by other lanes.
         __syncwarp();
         fetch(row0 + 16 * (STAGES - 1), stage == 0 ? STAGES - 1 : stage - 1);
-        const u32 at = ring + stage * stage_bytes;
-        const u32 low_rank_at = at + wide_bytes, ids_at = low_rank_at + Shape::LOW_RANK_BYTES;
+        const u32 at = ring + stage * Shape::STAGE_BYTES;
+        const u32 low_rank_at = at + Shape::WIDE_BYTES, ids_at = low_rank_at + Shape::LOW_RANK_BYTES;
         float acc[8][4];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {

@@ -63,7 +63,7 @@ pub(crate) fn spread(adapters: &Adapters, call: &Call) -> Option<Result<(), Runt
         return None;
     }
     let spans = spans(adapters, rank, Writing::BLOCK_COLS, true);
-    let writing = Writing::new(call, y.rows, blocks_of(&spans), room_for(rank, &ROOMS), false);
+    let writing = Writing::new(call, y.rows, blocks_of(&spans), room_for(rank, &ROOMS));
     let args = Args::with_table(&spans, SPANS_MAX)
         .ptr(h.ptr)
         .u32(h.cols as u32)

@@ -43,7 +43,6 @@ mod library;
 mod linear;
 mod loss;
 mod low_rank;
-mod low_rank_down;
 mod mask;
 mod modules;
 mod monitor;

@@ -6,14 +6,13 @@ use plimsoll_graph::ops::{Dest, Linear, LinearKind};
 use plimsoll_runtime::RuntimeError;
 
 use crate::call::{Args, Call, Operand};
-use crate::low_rank_down::down;
 use crate::mask::Keep;
 
 pub(crate) const MODULE: &str = "low_rank";
 /// Columns of the low-rank matrix at most.
 const RANK_MAX: usize = 64;
 /// `ARRIVALS_MAX` in the kernels: tiles whose sums blocks may share.
-pub(crate) const SHARED_TILES_MAX: usize = 1024;
+const SHARED_TILES_MAX: usize = 1024;
 /// Rows of a tile in one step of the tensor cores.
 const STEP_ROWS: usize = 16;
 pub(crate) const WARP: u32 = 32;
@@ -68,51 +67,76 @@ fn input_grad(
 /// `dW += α·dyᵀ·drop(x)`.
 fn weight_grad(op: &Linear, call: &Call, dy: &Operand, x: &Operand, dw: &Operand) -> Option<Result<(), RuntimeError>> {
     let low_rank = fits(dw.rows, dw.cols) && op.cols.is_none();
-    (low_rank && (dw.dtype == DType::F32 || dw.dtype == x.dtype))
-        .then(|| Gradient::new(dw.rows, shared_bytes_max(call.compute_capability())).run(op, call, dy, x, dw))
+    (low_rank && (dw.dtype == DType::F32 || dw.dtype == x.dtype)).then(|| {
+        let gradient = Gradient::new(dw.rows, dw.cols, shared_bytes_max(call.compute_capability()));
+        gradient.run(op, call, dy, x, dw)
+    })
+}
+
+/// Rows of a tile, and stages, as in `kernels/low_rank_down.cuh`.
+fn down_shape(room: usize) -> (usize, usize) {
+    if room <= 16 { (128, 2) } else { (64, 3) }
+}
+
+fn down_warp_bytes(room: usize) -> u32 {
+    let (tile_rows, stages) = down_shape(room);
+    (stages * (tile_rows * 64 + room / 8 * 512)) as u32
+}
+
+/// `low_rank = α·drop(wide)·Wᵀ`, the weight `[rank, depth]`.
+fn down(op: &Linear, call: &Call, wide: &Operand, weight: &Operand, low_rank: &Operand) -> Result<(), RuntimeError> {
+    let (rows, rank, depth) = (low_rank.rows, low_rank.cols, weight.cols);
+    let room = room_for(rank, &[8, 16, 24, 32, 48, 64]);
+    let (tile_rows, _) = down_shape(room);
+    let block = Block::within(shared_bytes_max(call.compute_capability()), down_warp_bytes(room));
+    let tiles = rows.div_ceil(tile_rows);
+    // Enough blocks for every multiprocessor, as long as each warp has a few steps.
+    let splits_max = depth / 32 / (2 * block.warps as usize);
+    let splits = block.splits(call, tiles, splits_max, tile_rows * room * 4);
+    let args = Args::new()
+        .ptr(wide.ptr)
+        .u64(wide.cols as u64)
+        .ptr(weight.ptr)
+        .ptr(low_rank.ptr)
+        .ptr(call.workspace().0)
+        .u32(rows as u32)
+        .u32(depth as u32)
+        .u32(rank as u32);
+    let kernel = format!("down_{}_{room}", low_rank.dtype.name());
+    let grid = (tiles as u32, splits as u32, 1);
+    call.launch(MODULE, &kernel, grid, block.threads(), block.shared_bytes, with_dropout(args, op, call))
 }
 
 /// How a wide matrix is written: blocks of 4 warps with 64 columns each, as in `kernels/low_rank_up.cuh`.
 pub(crate) struct Writing {
     room: usize,
     column_blocks: usize,
-    shared_bytes: u32,
     pub(crate) block_rows: usize,
 }
 
 impl Writing {
     const WARPS: usize = 4;
-    const STAGES: usize = 4;
     pub(crate) const BLOCK_COLS: usize = Self::WARPS * 64;
     /// Rows of a block: many, for each reads its share of the weight; fewer where blocks would be.
     const ROWS_MAX: usize = 128;
     const ROWS_MIN: usize = 32;
     const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
 
-    /// `onto`: whether the wide matrix is read as well.
-    pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize, onto: bool) -> Self {
-        let wanted = Self::BLOCKS_PER_MULTIPROCESSOR * call.sm_count() as usize;
-        let block_rows = Self::block_rows(rows, column_blocks, wanted);
-        Self { room, column_blocks, shared_bytes: Self::shared_bytes(room, onto), block_rows }
-    }
-
-    fn shared_bytes(room: usize, onto: bool) -> u32 {
-        let stage_bytes = if onto { 2048 } else { 0 } + room / 16 * 512 + 64;
-        (Self::WARPS * Self::STAGES * stage_bytes) as u32
-    }
-
-    fn block_rows(rows: usize, column_blocks: usize, wanted: usize) -> usize {
+    pub(crate) fn new(call: &Call, rows: usize, column_blocks: usize, room: usize) -> Self {
+        let wanted = Self::BLOCKS_PER_MULTIPROCESSOR * call.device.sm_count() as usize;
         let mut block_rows = Self::ROWS_MAX;
         while block_rows > Self::ROWS_MIN && column_blocks * rows.div_ceil(block_rows) < wanted {
             block_rows /= 2;
         }
-        block_rows
+        Self { room, column_blocks, block_rows }
     }
 
     pub(crate) fn launch(&self, call: &Call, name: &str, wide: &Operand, args: Args) -> Result<(), RuntimeError> {
+        let stage_bytes = 2048 + self.room / 16 * 512 + 64;
+        let shared_bytes = (Self::WARPS * 4 * stage_bytes) as u32;
         let kernel = format!("{name}_{}_{}", wide.dtype.name(), self.room);
         let grid = (self.column_blocks as u32, wide.rows.div_ceil(self.block_rows) as u32, 1);
-        call.launch(MODULE, &kernel, grid, Self::WARPS as u32 * WARP, self.shared_bytes, args)
+        call.launch(MODULE, &kernel, grid, Self::WARPS as u32 * WARP, shared_bytes, args)
     }
 }
 
@@ -124,7 +148,7 @@ fn up(op: &Linear, call: &Call, low_rank: &Operand, weight: &Operand, wide: &Ope
         _ => 0,
     };
     let column_blocks = wide.cols.div_ceil(Writing::BLOCK_COLS);
-    let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]), from != 0);
+    let writing = Writing::new(call, wide.rows, column_blocks, room_for(rank, &[16, 32, 48, 64]));
     let args = Args::new()
         .ptr(low_rank.ptr)
         .ptr(weight.ptr)
@@ -141,40 +165,28 @@ fn up(op: &Linear, call: &Call, low_rank: &Operand, weight: &Operand, wide: &Ope
 /// `grad += α·low_rankᵀ·drop(wide)`, `[rank, cols]`, as in `kernels/low_rank_gradient.cuh`.
 struct Gradient {
     room: usize,
-    /// Groups of warps, which take the block's rows in turn.
-    groups: usize,
-    group_warps: usize,
+    warps: usize,
     shared_bytes: u32,
+    column_blocks: usize,
 }
 
 impl Gradient {
-    /// Columns of a block.
-    const COLS: usize = 128;
-    const WARPS_MAX: usize = 16;
+    const STAGES: usize = 4;
 
-    fn new(rank: usize, shared_bytes_max: u32) -> Self {
+    fn new(rank: usize, cols: usize, shared_bytes_max: u32) -> Self {
         let room = room_for(rank, &[16, 32, 48, 64]);
-        let (stages, warp_cols) = if room <= 32 { (4, 64) } else { (6, 32) };
-        let group_warps = Self::COLS / warp_cols;
-        let stage_bytes = 32 * Self::COLS + 16 * 16 * ((room / 8) | 1) + 64 * group_warps;
-        let bytes = |groups: usize| (groups * stages * stage_bytes) as u32;
-        let groups_max = Self::WARPS_MAX / group_warps;
-        let groups = if bytes(groups_max) + KIB <= shared_bytes_max { groups_max } else { groups_max / 2 };
-        Self { room, groups, group_warps, shared_bytes: bytes(groups) }
+        let warp_cols = if room == 16 { 128 } else { 64 };
+        let bytes = |warps: usize| (Self::STAGES * (warps * 32 * warp_cols + 16 * 16 * ((room / 8) | 1) + 64)) as u32;
+        let warps = if bytes(8) <= shared_bytes_max { 8 } else { 4 };
+        Self { room, warps, shared_bytes: bytes(warps), column_blocks: cols.div_ceil(warps * warp_cols) }
     }
 
-    /// Bytes of the sums that blocks leave to the last of those that share columns.
-    fn partial_bytes(&self, column_blocks: usize, splits: usize) -> usize {
-        if splits == 1 { 0 } else { column_blocks * splits * self.room * Self::COLS * 4 }
-    }
-
-    /// Shares of the rows, each of a step for every group at least, and whose sums the workspace holds.
-    fn splits(&self, sm_count: usize, workspace_bytes: usize, column_blocks: usize, rows: usize) -> usize {
-        if column_blocks > SHARED_TILES_MAX {
-            return 1;
-        }
-        let fit = workspace_bytes / self.partial_bytes(column_blocks, 2).div_ceil(2).max(1);
-        full_rounds(sm_count, column_blocks, rows.div_ceil(self.groups * STEP_ROWS).min(fit))
+    /// Shares of the rows: as many as make the card busy, have a few steps each, and whose sums the workspace holds.
+    fn splits(&self, call: &Call, rows: usize, cols: usize) -> usize {
+        let resident = (shared_bytes_max(call.compute_capability()) + KIB) / (self.shared_bytes + KIB);
+        let wanted = (resident.clamp(1, 2) * call.sm_count()) as usize / self.column_blocks;
+        let fit = call.workspace().1 / (self.room * cols * 4);
+        wanted.min(rows.div_ceil(4 * STEP_ROWS)).min(fit).max(1)
     }
 
     fn run(
@@ -190,42 +202,37 @@ impl Gradient {
         if rows == 0 {
             return Ok(());
         }
-        let column_blocks = cols.div_ceil(Self::COLS);
-        let (partials, bytes) = call.workspace();
-        let splits = self.splits(call.sm_count() as usize, bytes, column_blocks, rows);
-        let block_rows = rows.div_ceil(splits).next_multiple_of(STEP_ROWS);
+        let block_rows = rows.div_ceil(self.splits(call, rows, cols)).next_multiple_of(STEP_ROWS);
         let splits = rows.div_ceil(block_rows);
+        let (sums, bytes) = call.workspace();
+        if splits * self.room * cols * 4 > bytes {
+            return Err(call.error(format!("{bytes} bytes of workspace hold no sums")));
+        }
+        let suffix = format!("{}_{}", low_rank.dtype.name(), self.room);
         let (alpha, mask) = dropout_of(op, call);
         let args = Args::new()
             .ptr(low_rank.ptr)
             .ptr(wide.ptr)
             .u64(cols as u64)
-            .ptr(partials)
-            .ptr(grad.ptr)
-            .u32(u32::from(grad.dtype == DType::F32))
+            .ptr(sums)
             .u32(rows as u32)
             .u32(cols as u32)
             .u32(rank as u32)
-            .u32(block_rows as u32)
+            .u32(block_rows as u32);
+        let grid = (self.column_blocks as u32, splits as u32, 1);
+        let threads = self.warps as u32 * WARP;
+        call.launch(MODULE, &format!("gradient_{suffix}"), grid, threads, self.shared_bytes, mask.push(args))?;
+        let args = Args::new()
+            .ptr(sums)
+            .ptr(grad.ptr)
+            .u32(u32::from(grad.dtype == DType::F32))
+            .u32(cols as u32)
+            .u32(splits as u32)
+            .u32(rank as u32)
             .f32(alpha);
-        let kernel = format!("gradient_{}_{}", low_rank.dtype.name(), self.room);
-        let grid = (column_blocks as u32, splits as u32, 1);
-        let threads = (self.groups * self.group_warps) as u32 * WARP;
-        call.launch(MODULE, &kernel, grid, threads, self.shared_bytes, mask.push(args))
+        let grid = ((rank * cols).div_ceil(SUM_NUMBERS) as u32, 1, 1);
+        call.launch(MODULE, &format!("gradient_sums_{suffix}"), grid, SUM_THREADS, 0, args)
     }
-}
-
-/// How many shares to cut the work of `blocks` into, at most `most`, so that a card that runs `at_once` blocks is busy in
-/// every round: the first that leaves less than a fifth of the rounds idle, or else that which leaves the least. Depends
-/// on shapes and the card alone, for sums are made in the order of the shares.
-pub(crate) fn full_rounds(at_once: usize, blocks: usize, most: usize) -> usize {
-    let busy = |&shares: &usize| {
-        let all = blocks * shares;
-        all as f64 / all.next_multiple_of(at_once) as f64
-    };
-    let shares = 1..=most.max(1);
-    let enough = shares.clone().find(|shares| busy(shares) >= 0.8);
-    enough.or_else(|| shares.max_by(|a, b| busy(a).total_cmp(&busy(b)))).unwrap_or(1)
 }
 
 /// What kernels take to draw a mask; nothing is dropped if it is empty.
@@ -254,9 +261,46 @@ fn dropout_of(op: &Linear, call: &Call) -> (f32, MaskArgs) {
 }
 
 /// The arguments that kernels of a `Linear` end with.
-pub(crate) fn with_dropout(args: Args, op: &Linear, call: &Call) -> Args {
+fn with_dropout(args: Args, op: &Linear, call: &Call) -> Args {
     let (alpha, mask) = dropout_of(op, call);
     mask.push(args.f32(alpha))
+}
+
+/// A block whose warps each have stages of their own in shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block {
+    warps: u32,
+    shared_bytes: u32,
+    /// That one multiprocessor holds.
+    resident: u32,
+}
+
+impl Block {
+    const WARPS_MAX: u32 = 8;
+
+    /// As many warps as fit.
+    fn within(shared_bytes_max: u32, warp_bytes: u32) -> Self {
+        // A KiB is left to the kernels' own variables, and one more goes to the system.
+        let warps = ((shared_bytes_max - KIB) / warp_bytes).min(Self::WARPS_MAX);
+        let shared_bytes = warps * warp_bytes;
+        let resident = ((shared_bytes_max + KIB) / (shared_bytes + 2 * KIB)).clamp(1, 2);
+        Self { warps, shared_bytes, resident }
+    }
+
+    fn threads(&self) -> u32 {
+        self.warps * WARP
+    }
+
+    /// Blocks that share the sums of a tile: as many as the device has room for at a time, but not so
+    /// many that they would have little to do. Depends on shapes and the card alone, never on addresses.
+    fn splits(&self, call: &Call, tiles: usize, splits_max: usize, tile_bytes: usize) -> usize {
+        if tiles == 0 || tiles > SHARED_TILES_MAX {
+            return 1;
+        }
+        let fit = call.workspace().1 / (tiles * tile_bytes);
+        let wanted = (self.resident * call.device.sm_count()) as usize / tiles;
+        wanted.min(splits_max).min(fit).max(1)
+    }
 }
 
 /// Shared memory that a block may have.
@@ -291,45 +335,13 @@ mod tests {
         for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
             let limit = shared_bytes_max(capability);
             for room in [8, 16, 24, 32, 48, 64] {
-                assert!(Writing::shared_bytes(room, true) <= limit, "{capability:?}: rank {room}");
-                // The kernels' own variables want some of it as well.
-                let gradient = Gradient::new(room, limit);
-                assert!(gradient.shared_bytes + KIB <= limit, "{capability:?}: rank {room}");
-                assert!(gradient.groups * gradient.group_warps >= 8, "{capability:?}: rank {room}");
+                let block = Block::within(limit, down_warp_bytes(room));
+                assert!(block.warps >= 3 && block.shared_bytes < limit, "{capability:?}: {block:?}");
+                assert!(block.resident * block.shared_bytes < limit + KIB, "{capability:?}: {block:?}");
+                assert!(Gradient::new(room, 4096, limit).shared_bytes <= limit, "{capability:?}: rank {room}");
             }
         }
-    }
-
-    #[test]
-    fn gradients_keep_a_card_busy() {
-        const WORKSPACE: usize = 32 << 20;
-        let splits = |room: usize, cols: usize, rows: usize, workspace: usize| {
-            let gradient = Gradient::new(room, shared_bytes_max((9, 0)));
-            let (blocks, splits) = (cols.div_ceil(128), gradient.splits(132, workspace, cols.div_ceil(128), rows));
-            assert!(gradient.partial_bytes(blocks, splits) <= workspace, "{room} {cols} {rows} in {workspace}");
-            splits
-        };
-        assert_eq!([4096, 14336, 5120, 18944, 1024].map(|cols| splits(16, cols, 4096, WORKSPACE)), [4, 1, 3, 3, 14]);
-        assert_eq!([1, 64, 65, 200].map(|rows| splits(48, 4096, rows, WORKSPACE)), [1, 1, 2, 4]);
-        assert_eq!([0, 48 << 10, 3 << 20].map(|bytes| splits(48, 4096, 4096, bytes)), [1, 1, 4]);
-        assert_eq!(splits(16, 8, 100_000, WORKSPACE), 106);
-        assert_eq!(splits(16, 1 << 20, 4096, WORKSPACE), 1);
-    }
-
-    #[test]
-    fn writing_keeps_a_card_busy() {
-        let columns = |blocks| [1, 100, 4096, 5000].map(|rows| Writing::block_rows(rows, blocks, 528));
-        assert_eq!(
-            [columns(16), columns(24), columns(112)],
-            [[32, 32, 64, 128], [32, 32, 128, 128], [32, 32, 128, 128]]
-        );
-    }
-
-    #[test]
-    fn rounds_are_full_or_as_full_as_can_be() {
-        assert_eq!(full_rounds(132, 32, 100), 4);
-        assert_eq!(full_rounds(132, 32, 2), 2);
-        assert_eq!(full_rounds(132, 133, 1), 1);
-        assert_eq!(full_rounds(132, 1, 0), 1);
+        let hopper = Block::within(shared_bytes_max((9, 0)), down_warp_bytes(16));
+        assert_eq!(hopper, Block { warps: 8, shared_bytes: 147_456, resident: 1 });
     }
 }
