@@ -17,13 +17,13 @@ struct Rewrites {
 }
 
 /// Who makes each value, and how often it is read.
-pub(crate) struct Uses {
+struct Uses {
     producers: Vec<Option<NodeId>>,
     reads: Vec<usize>,
 }
 
 impl Uses {
-    pub(crate) fn of(graph: &Graph) -> Self {
+    fn of(graph: &Graph) -> Self {
         let mut reads = vec![0; graph.values.len()];
         let read = graph.nodes.iter().flat_map(|node| &node.inputs).chain(&graph.results);
         read.for_each(|value| reads[value.index()] += 1);
@@ -31,7 +31,7 @@ impl Uses {
     }
 
     /// The node that makes a value nobody else reads.
-    pub(crate) fn sole_producer(&self, value: ValueId) -> Option<usize> {
+    fn sole_producer(&self, value: ValueId) -> Option<usize> {
         self.producers[value.index()].map(|node| node.0 as usize).filter(|_| self.reads[value.index()] == 1)
     }
 }

@@ -12,7 +12,6 @@ mod op;
 pub mod ops;
 mod optimizer;
 mod program;
-mod shares;
 mod sink;
 mod storage;
 mod stream;
@@ -35,7 +34,6 @@ pub use optimizer::{
 pub use program::{
     BatchShape, Cadence, Chunks, Program, ScheduleGraph, ScheduleId, Slot, SlotId, SlotTable, StreamShape,
 };
-pub use shares::add_onto_adapters;
 pub use sink::sink_gradients;
 pub use storage::{BlockFormat, NESTED_SCALES, Scales, Storage, TENSOR_BYTES_MAX, WEIGHT_FORMATS, WeightFormat};
 pub use stream::{STREAMS_MAX, StreamId, Streams};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use plimsoll_graph::ops::HYPER_LEN;
 use plimsoll_graph::{
     BatchShape, Cadence, Chunks, DType, Extent, Graph, GraphError, Program, Role, ScheduleGraph, ScheduleId, Shape,
-    Slot, SlotId, SlotTable, StreamId, WeightFormat, add_onto_adapters, differentiate, differentiate_transient,
-    fuse_backward, fuse_forward, keep_rounded, sink_gradients,
+    Slot, SlotId, SlotTable, StreamId, WeightFormat, differentiate, differentiate_transient, fuse_backward,
+    fuse_forward, keep_rounded, sink_gradients,
 };
 
 use crate::forward::Forward;
@@ -341,7 +341,6 @@ fn build_applying(
 /// Passes over what differentiation has made.
 fn improve(graph: &mut Graph, recipe: &Recipe) -> Result<(), GraphError> {
     fuse_backward(graph);
-    add_onto_adapters(graph);
     sink_gradients(graph);
     if recipe.keep_fp8 { keep_rounded(graph) } else { Ok(()) }
 }

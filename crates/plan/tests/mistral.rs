@@ -3,8 +3,7 @@
 mod decoders;
 
 use decoders::{Score, Vocabulary};
-use plimsoll_graph::ops::{Dest, Linear, LinearKind};
-use plimsoll_graph::{DType, Op, OpRule, ScheduleId, Streams};
+use plimsoll_graph::{DType, Streams};
 use plimsoll_models::{Architecture, Built, Head, Lora, Recipe, Targets, build, preset};
 use plimsoll_plan::{
     Budgets, Chosen, DeviceProfile, Fixed, Goal, Pins, PlanError, Request, Variant, known_device, plan,
@@ -66,26 +65,8 @@ fn mistral_lora_on_24_and_80_gib() {
         assert_eq!(report.accumulation * report.micro_batch_tokens, 8 * 512, "the effective batch is the user's");
         assert!(report.gpu.categories.weights > 13 * GIB);
         speeds.push(report.predicted.tokens_per_s);
-        sums_of_products(&chosen);
     }
     assert!(speeds[1] >= speeds[0], "more memory is never slower: {speeds:?}");
-}
-
-/// Backward, the products with the frozen q, k and v, o, gate and up add onto what their adapters give, where that lies; an
-/// addend elsewhere would be copied first. The adapters' own add to nothing: those of down are in the activation's gradient.
-fn sums_of_products(chosen: &Chosen<Built>) {
-    let mut onto = 0;
-    for step in &chosen.plan.schedules[&ScheduleId::MICRO_STEP].steps {
-        let Op::Linear(op @ Linear { kind: LinearKind::InputGrad, dest: Dest::Accumulate, .. }) = &step.op else {
-            continue;
-        };
-        let addend = &step.inputs[op.dest_input().expect("it has one")];
-        assert!(step.inputs[1].shape.rows() > 16 * 3, "{:?}: an adapter adds to what is there", step.inputs[1].shape);
-        assert_eq!(step.outputs[0].region, addend.region, "{} in layer {:?}", op.name(), step.layer);
-        onto += 1;
-    }
-    // In the first layer, nothing that is trained lies before q, k and v.
-    assert_eq!(onto, 3 * 32 - 1);
 }
 
 /// The same model with a score head: no logits, no vocabulary projection, pairs in every micro-batch.

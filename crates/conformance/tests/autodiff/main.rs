@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use plimsoll_conformance::reference::{self, Array, MaskSource, finite_difference};
 use plimsoll_conformance::{Harness, Placement, Suite, Tensor, compare, walk};
-use plimsoll_graph::ops::{Activation, Dest, InnerDropout, Linear, LinearKind, VocabLoss};
+use plimsoll_graph::ops::{Activation, InnerDropout, VocabLoss};
 use plimsoll_graph::{
     Class, DType, Extent, Graph, GraphError, Node, Op, Phase, Role, Shape, Slot, SlotId, SlotTable, ValueId,
-    add_onto_adapters, differentiate, fuse_backward, fuse_forward, sink_gradients,
+    differentiate, fuse_backward, fuse_forward, sink_gradients,
 };
 
 use crate::decoder::{ACTIVE, Lora, Model, Options, PLAIN, decoder};
@@ -56,14 +56,8 @@ fn derive(model: &Model, trainable: &[ValueId]) -> Differentiated {
     derived
 }
 
-/// Operators in the order in which the rules emit them, but for sums that begin with what adapters give.
+/// Operators in the order in which the rules emit them.
 fn derive_as_emitted(model: &Model, trainable: &[ValueId]) -> Differentiated {
-    let mut derived = derive_and_fuse(model, trainable);
-    add_onto_adapters(&mut derived.graph);
-    derived
-}
-
-fn derive_and_fuse(model: &Model, trainable: &[ValueId]) -> Differentiated {
     let (mut graph, mut slots) = (model.graph.clone(), model.slots.clone());
     fuse_forward(&mut graph);
     let gradients = differentiate(&mut graph, &mut slots, trainable, DType::F32).expect("differentiable");
@@ -342,47 +336,4 @@ fn gradients_are_made_where_they_are_read() {
     let (before, after) = (waits(&emitted), waits(&sunk));
     assert!(!after.is_empty() && after.iter().all(|&wait| wait == 1), "{before:?}, {after:?}");
     assert!(before.iter().any(|&wait| wait > 1), "{before:?}");
-}
-
-/// Products that make a gradient of tokens, in order: whether by an adapter's matrix, and where it is added to.
-fn input_gradients(graph: &Graph) -> Vec<(bool, Option<usize>)> {
-    let is_one = |node: &&Node| matches!(&node.op, Op::Linear(Linear { kind: LinearKind::InputGrad, .. }));
-    let nodes: Vec<&Node> = graph.nodes.iter().filter(is_one).collect();
-    let described = nodes.iter().map(|node| {
-        let Op::Linear(op) = &node.op else { panic!("a product") };
-        let onto = op.dest_input().map(|at| node.inputs[at]).filter(|_| op.dest == Dest::Accumulate);
-        let made = onto.and_then(|onto| nodes.iter().position(|other| other.outputs.contains(&onto)));
-        (graph.value(node.inputs[1]).role == Role::Adapter, made)
-    });
-    described.collect()
-}
-
-/// An adapter's share of a gradient is written, not added, where it is the first beside its layer's: right before the
-/// layer's product, which adds onto it. Where there was a sum before, nothing moves.
-#[test]
-fn big_products_add_onto_what_adapters_give() {
-    // Gate and up, and down, are added onto their adapters going forward; q, k and v share an input.
-    let lora = Some(Lora { rank: 3, p: 0.3 });
-    let model = decoder(Options { layers: 2, lora, split_qkv: true, fused_residual: true, ..PLAIN }, 305);
-    let trainable = adapters(&model);
-    let [before, after] =
-        [derive_and_fuse(&model, &trainable), derive_as_emitted(&model, &trainable)].map(|derived| derived.graph);
-    let sums = |graph: &Graph| input_gradients(graph).iter().filter(|(_, onto)| onto.is_some()).count();
-    assert_eq!((before.nodes.len(), sums(&before)), (after.nodes.len(), sums(&after)));
-
-    // Adapters' shares that are added onto a big product which adds onto nothing.
-    let late = |graph: &Graph| {
-        let products = input_gradients(graph);
-        let onto_first = |onto: usize| matches!(products[onto], (false, None));
-        products.iter().filter(|(adapter, onto)| *adapter && onto.is_some_and(onto_first)).count()
-    };
-    assert_eq!((late(&before), late(&after)), (4, 0));
-    let products = input_gradients(&after);
-    let onto_previous =
-        |at: &usize| matches!(products[*at], (false, Some(onto)) if onto + 1 == *at && products[onto].0);
-    let pairs = (0..products.len()).filter(onto_previous).count();
-    assert!(pairs >= 4, "{products:?}");
-    let added =
-        |graph: &Graph| input_gradients(graph).iter().filter(|(adapter, onto)| *adapter && onto.is_some()).count();
-    assert!(added(&before) - added(&after) == 4 && added(&after) > 0, "q's and k's adapters add to a sum");
 }

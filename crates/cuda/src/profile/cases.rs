@@ -84,18 +84,16 @@ pub(super) fn product(rows: usize, cols: usize, inner: usize, dtype: DType) -> C
     case("linear", Linear::forward(), inputs)
 }
 
-/// The operators of a layer in the order of training, forward and back. Products add onto what is there, as they do with
-/// adapters, but for down's gradient, whose share the activation adds. With `codes`, products are of codes of eight bits.
+/// The operators of a layer in the order of training, forward and back. Forward products add onto what is there, as they
+/// do with adapters. With `codes`, products are of codes of eight bits.
 pub(super) fn layer(codes: bool) -> Vec<Case> {
     let forward = |cols: usize, inner: usize| {
         let op = Linear { dest: Dest::Accumulate, fp8: codes, ..Linear::forward() };
         case("linear", op, vec![tokens(inner), weight(cols, inner, codes), tokens(cols)])
     };
-    let back = |cols: usize, inner: usize, dest: Dest| {
-        let op = Linear { kind: LinearKind::InputGrad, dest, fp8: codes, ..Linear::forward() };
-        let onto = (dest == Dest::Accumulate).then(|| tokens(cols));
-        let inputs = [tokens(inner), weight(inner, cols, codes)].into_iter().chain(onto).collect();
-        case("linear_input_grad", op, inputs)
+    let back = |cols: usize, inner: usize| {
+        let op = Linear { kind: LinearKind::InputGrad, fp8: codes, ..Linear::forward() };
+        case("linear_input_grad", op, vec![tokens(inner), weight(inner, cols, codes)])
     };
     let of = |name: &str| moving().into_iter().find(|case| case.name == name);
     let [attention, attention_grad] = attention(LAYER_LENGTH).map(Some);
@@ -110,14 +108,14 @@ pub(super) fn layer(codes: bool) -> Vec<Case> {
         Some(forward(2 * FFN, DIM)),
         of("gated"),
         Some(forward(DIM, FFN)),
-        Some(back(FFN, DIM, Dest::Fresh)),
+        Some(back(FFN, DIM)),
         of("gated_grad"),
-        Some(back(DIM, 2 * FFN, Dest::Accumulate)),
+        Some(back(DIM, 2 * FFN)),
         of("rms_norm_grad"),
-        Some(back(DIM, DIM, Dest::Accumulate)),
+        Some(back(DIM, DIM)),
         attention_grad,
         of("rope_grad"),
-        Some(back(DIM, fused, Dest::Accumulate)),
+        Some(back(DIM, fused)),
         of("rms_norm_grad"),
     ];
     operators.into_iter().flatten().collect()
@@ -235,7 +233,11 @@ fn adapters() -> Vec<Case> {
         let sums = vec![low_rank(), wide(), matrix(DType::F32)];
         [
             dropped(op(Forward, Dest::Fresh), vec![wide(), matrix(DType::BF16)], "linear_down"),
-            dropped(op(InputGrad, Dest::Fresh), vec![low_rank(), matrix(DType::BF16)], "linear_down_input_grad"),
+            dropped(
+                op(InputGrad, Dest::Accumulate),
+                vec![low_rank(), matrix(DType::BF16), wide()],
+                "linear_down_input_grad",
+            ),
             dropped(op(WeightGrad, Dest::Accumulate), sums, "linear_down_weight_grad"),
         ]
     };
