@@ -9,8 +9,8 @@
 #define THREADS_MAX 512
 #define SCALED_THREADS_MAX 1024
 
-// A divisor of a whole row. Quotients are rounded as division rounds them: where nothing leaves the range of floats, which is
-// `plain`, by one step of Newton's from the product with the reciprocal.
+// A divisor of a whole row. Quotients are rounded as division rounds them: where nothing leaves the range of floats, which
+// is `plain`, by one step of Newton's from the product with the reciprocal.
 struct Divisor {
     float scale, reciprocal;
     bool plain;

@@ -34,8 +34,9 @@ impl Context {
             unsafe { result::primary_ctx::retain(device) }.map_err(driver_error("cuDevicePrimaryCtxRetain"))?;
         let context = Self { device, handle };
         context.bind()?;
-        // Drivers keep a kibibyte of stack for every thread the card can hold, 264 MiB of an H200. Kernels without calls need
-        // none, and those whose registers spill get theirs as they are loaded. A driver without this limit keeps what it keeps.
+        // Drivers keep a kibibyte of stack for every thread the card can hold, 264 MiB of an H200. Kernels without calls
+        // need none, and those whose registers spill get theirs as they are loaded. A driver without this limit keeps what
+        // it keeps.
         // SAFETY: the context is current.
         let _ = unsafe { sys::cuCtxSetLimit(sys::CUlimit_enum::CU_LIMIT_STACK_SIZE, 0) };
         Ok(context)
