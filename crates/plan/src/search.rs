@@ -133,7 +133,7 @@ pub struct Chosen<B> {
 /// Micro-batches beyond this bring no more speed on any known device.
 const MICRO_BATCH_TOKENS_MAX: usize = 65_536;
 /// Two plans whose speeds differ by less are equally fast; the smaller one is taken.
-pub const SAME_SPEED: f64 = 0.001;
+pub const SAME_SPEED: f64 = 0.005;
 /// What smaller loss chunks must gain before they are taken although the larger ones fit: they change the bits.
 const CHUNKS_GAIN: f64 = 0.01;
 /// What values that are kept rounded must gain over those kept as they are.
