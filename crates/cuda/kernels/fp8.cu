@@ -71,23 +71,27 @@ template <bool SCALED, int N> struct ColScales {
     const float* from;
 
     __device__ __forceinline__ ColScales(const float* col_scales, float* shared, u32 cols, u32 shared_cols) : from(col_scales) {
-        if (!SCALED || from == nullptr || cols > shared_cols) return;
-        for (u32 col = 4 * threadIdx.x; col < cols; col += 4 * blockDim.x) {
-            *reinterpret_cast<float4*>(shared + col) = *reinterpret_cast<const float4*>(from + col);
+        if constexpr (SCALED) {
+            if (from == nullptr || cols > shared_cols) return;
+            for (u32 col = 4 * threadIdx.x; col < cols; col += 4 * blockDim.x) {
+                *reinterpret_cast<float4*>(shared + col) = *reinterpret_cast<const float4*>(from + col);
+            }
+            __syncthreads();
+            from = shared;
         }
-        __syncthreads();
-        from = shared;
     }
 
     // A pack that begins at the column `col`.
     template <typename T> __device__ __forceinline__ void scale(const Pack<T>& pack, u32 col, float (&out)[N]) const {
 #pragma unroll
         for (int i = 0; i < N; i++) out[i] = to_float(pack.v[i]);
-        if (!SCALED || from == nullptr) return;
-        float scales[N];
-        load_some(from + col, N, true, scales);
+        if constexpr (SCALED) {
+            if (from == nullptr) return;
+            float scales[N];
+            load_some(from + col, N, true, scales);
 #pragma unroll
-        for (int i = 0; i < N; i++) out[i] = __fmul_rn(out[i], scales[i]);
+            for (int i = 0; i < N; i++) out[i] = __fmul_rn(out[i], scales[i]);
+        }
     }
 };
 
