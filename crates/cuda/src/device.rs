@@ -33,7 +33,7 @@ pub(crate) struct Device {
     capability: (u32, u32),
     sm_count: u32,
     placing: Placing,
-    /// Of the kernel that was launched last, unless something else was queued behind it.
+    /// Of the kernel that was launched last, unless the library's were queued behind it.
     last_blocks: Cell<Option<usize>>,
     streams: Streams,
     arena: Option<Arena>,
@@ -112,7 +112,7 @@ impl Device {
         Blas::multiplies_codes(self.capability)
     }
 
-    /// Whose products are kernels that are not ours.
+    /// To queue a product, whose kernels are not ours: what is launched behind it is placed accordingly.
     pub(crate) fn blas(&self) -> &Blas {
         self.last_blocks.set(None);
         &self.blas

@@ -39,8 +39,8 @@ const FEW: usize = 4;
 
 impl Placing {
     /// Whether one kernel's blocks may be placed behind another's, whose number of blocks is `before` (`None`: it is none of
-    /// ours). Blocks that are all placed at once crowd on the multiprocessors that the kernel before has left free, and
-    /// stay there while others idle: that is worth it only where they are many more than places, or nearly all are free.
+    /// ours). Blocks that are all placed at once may crowd on the multiprocessors that the kernel before has left free, and
+    /// stay there while others idle. They do not where they are many more than places, or nearly all are free.
     pub(crate) fn behind(self, before: Option<usize>, blocks: usize, multiprocessors: usize) -> Self {
         let spreads = blocks >= MANY * multiprocessors || before.is_some_and(|before| before * FEW <= multiprocessors);
         if spreads { self } else { Self::InTurn }

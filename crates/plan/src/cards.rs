@@ -175,7 +175,7 @@ pub fn gpu_profile(figures: &Figures) -> DeviceProfile {
         launch_s: 3e-6,
         // The faster the card, the more rows it takes to fill it.
         half_rate_tokens: (product / 3.2e12).clamp(16.0, 256.0),
-        // 300 MiB of an H200; cards with fewer multiprocessors need less.
+        // An H200 takes 273 to 300 MiB; others were not measured.
         context_bytes: 320 << 20,
         host_process_bytes: 512 << 20,
         staging_bytes: GPU_STAGING_BYTES as u64,

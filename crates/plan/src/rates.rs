@@ -62,7 +62,8 @@ fn place(sizes: &[usize], size: usize) -> (usize, f64) {
 
 /// Keys that a block of a gradient's threads has.
 const KEY_RUN: f64 = 128.0;
-/// Blocks are halved where there are very few; an H200 has not been seen to wait for longer.
+/// At most: 2,048 tokens of eight heads take an H200 1.45 times as long as twice as many do for each; where keys are fewer
+/// still, blocks are halved, and how long others wait was not measured.
 const WAITING_MAX: f64 = 1.5;
 
 /// Attention over sequences of one length.
